@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.cli.cli import LIMIT, environment
 from tests.client.canned_door import TOKEN, CannedServer
 
-from legation.cli.approvals_board import ENTER, LEAVE
+from legation.cli.approvals_watch import ENTER, LEAVE
 
 LOOK = 1.0  # seconds: how often a process that says nothing is looked after
 OURS = re.compile(r"\x1b\[[0-9;]*m|\x1b\[K")

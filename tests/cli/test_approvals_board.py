@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from tests.client.canned_door import view
 
 from legation.cli.approvals import Said
-from legation.cli.approvals_board import Answer, Board, Dialog, Key, Keys, seconds
-from legation.cli.approvals_live import Size, cut, frame, width, wrapped
+from legation.cli.approvals_board import Answer, Board, Dialog, Key, Keys, Size, cut, frame, seconds, wrapped
 from legation.wire.api.approvals import ApprovalDetail
 from legation.wire.event_types import ApprovalChanged
 
@@ -201,8 +201,8 @@ def test_no_letter_of_what_is_pasted_is_a_key(cut_at: int) -> None:
 
 @given(st.text(), st.integers(8, 60))
 def test_a_line_fits_and_nothing_of_it_is_lost_where_it_matters(text: str, columns: int) -> None:
-    assert sum(map(width, cut(text, columns))) <= columns
+    assert sum(map(cell_len, cut(text, columns))) <= columns
     pieces = wrapped(Said(text), columns)
-    assert all(sum(map(width, piece.text)) <= columns for piece in pieces)
+    assert all(sum(map(cell_len, piece.text)) <= columns for piece in pieces)
     first, *others = [piece.text for piece in pieces]
     assert first + "".join(other.removeprefix(" .. ") for other in others) == text

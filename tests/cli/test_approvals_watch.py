@@ -15,7 +15,7 @@ from tests.cli.at_screen import OURS, at_screen
 from tests.cli.cli import LIMIT, environment, json_lines
 from tests.client.canned_door import TOKEN, CannedServer, canned, view
 
-from legation.cli.approvals_board import ENTER, LEAVE
+from legation.cli.approvals_watch import ENTER, LEAVE
 from legation.wire.api.approvals import Approve, Escalation, Resolution
 
 pytestmark = pytest.mark.heavy  # processes and a server each

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import App, Parameter
 
 from legation.agents.catalogue import Catalogue, LocalAgent
-from legation.agents.catalogue.entries import CatalogueEntry
-from legation.agents.catalogue.options import AgentOptions, Source, options_of
-from legation.agents.install.lock import OfferedChoice
 from legation.cli.flags import Json, LocalFlags, settings_of
-from legation.cli.output import Style, Terminal, line, say_json, show
+from legation.cli.output import ProgressLine, Style, line, say, say_json, say_verdict, show, tell
 from legation.errors import STATUS, Code, InvalidParams, NotFound
+
+if TYPE_CHECKING:
+    from legation.agents.catalogue.entries import CatalogueEntry
+    from legation.agents.catalogue.options import Source
+    from legation.agents.install.lock import OfferedChoice
 
 app = App(
     name="agents",
@@ -26,6 +27,11 @@ app = App(
 Workspace = Annotated[str, Parameter(help="Whose home it signs in to, by id.")]
 Again = Annotated[bool, Parameter(negative="", help="Ask the agent itself, though it was asked before.")]
 _STYLES: dict[str, Style] = {"ok": "green", "absent": "dim", "broken": "red"}
+_SAYS: Final[dict[Source, str]] = {
+    "asked": "asked of the agent just now",
+    "kept": "as the agent said before; --again asks it anew",
+    "lock": "as known when this Legation was made",
+}
 
 
 def catalogue_of(settings: LocalFlags | None) -> Catalogue:
@@ -35,7 +41,7 @@ def catalogue_of(settings: LocalFlags | None) -> Catalogue:
 
 @app.default
 @app.command(name="list")
-def list_(*, json: Json = False, settings: LocalFlags | None = None) -> int:
+def list_(*, json: Json = False, settings: LocalFlags | None = None) -> None:
     """List the agents that Legation knows, and where each is on this machine."""
     columns = {
         "name": lambda agent: agent.name,
@@ -46,7 +52,6 @@ def list_(*, json: Json = False, settings: LocalFlags | None = None) -> int:
         "next": _next,
     }
     show(catalogue_of(settings).agents(), columns, json=json, if_empty="no agents")
-    return 0
 
 
 def _version(agent: LocalAgent) -> str | None:
@@ -72,14 +77,12 @@ def install(
     again: Annotated[bool, Parameter(negative="", help="Also if it is there.")] = False,
     json: Json = False,
     settings: LocalFlags | None = None,
-) -> int:
+) -> None:
     """Fetch an agent from npm's registry into the data folder. Afterwards it needs no network to start.
 
     Only packages named in Legation's lock are taken, each checked against its hash before it is unpacked. No
     script of a package is run. Where they come from is npm's setting.
     """
-    from legation.cli.output import ProgressLine
-
     catalogue = catalogue_of(settings)
     entry = catalogue.entry(name)
     with ProgressLine(entry.name, sys.stderr, then="unpacking") as progress:
@@ -87,42 +90,36 @@ def install(
     agent = catalogue.agent(name)
     if json:
         say_json(agent)
-        return 0
-    out = Terminal()
-    if found is None:
-        out.say(f"{entry.name} is part of Legation; there is nothing to install")
-        return 0
-    out.say(f"{entry.name} {found.version} is installed", "green")
-    if following := _next(agent):
-        out.say(f"next: {following}", "bold")
-    return 0
+    elif found is None:
+        say(f"{entry.name} is part of Legation; there is nothing to install")
+    else:
+        say(f"{entry.name} {found.version} is installed", "green")
+        if following := _next(agent):
+            say(f"next: {following}", "bold")
 
 
 @app.command
-def uninstall(name: str, /, *, json: Json = False, settings: LocalFlags | None = None) -> int:
+def uninstall(name: str, /, *, json: Json = False, settings: LocalFlags | None = None) -> None:
     """Remove what was installed of an agent. Its home, with sign-in and sessions, stays."""
     catalogue = catalogue_of(settings)
     entry = catalogue.entry(name)
     versions = catalogue.uninstall(entry.name)
     if not versions:
         raise NotFound(f"cannot uninstall {entry.name}: it is not installed; see `legation agents`")
-    if json:
-        say_json({"agent": entry.name, "removed": versions})
-    else:
-        Terminal().say(f"removed {entry.name} {', '.join(versions)}")
-    return 0
+    value = {"agent": entry.name, "removed": versions}
+    tell(value, f"removed {entry.name} {', '.join(versions)}", json=json)
 
 
 @app.command
-def verify(name: str | None = None, /, *, json: Json = False, settings: LocalFlags | None = None) -> int:
-    """Compare every installed file with the lock. The exit code is 1 if one differs.
-
-    Parameters
-    ----------
-    name
-        Which agent. Without it, all that are installed.
-    """
-    catalogue, out, good = catalogue_of(settings), Terminal(), True
+def verify(
+    name: Annotated[str | None, Parameter(help="Which agent. Without it, all that are installed.")] = None,
+    /,
+    *,
+    json: Json = False,
+    settings: LocalFlags | None = None,
+) -> int:
+    """Compare every installed file with the lock. The exit code is 1 if one differs."""
+    catalogue, good = catalogue_of(settings), True
     # Agents that share an installation are one of it.
     names = [catalogue.entry(name).name] if name else {entry.package for entry in catalogue.entries()}
     found = [each for known in sorted(names) for each in catalogue.verify(known)]
@@ -134,16 +131,16 @@ def verify(name: str | None = None, /, *, json: Json = False, settings: LocalFla
             say_json(each)
             continue
         said = "as locked" if each.good else f"{len(each.problems)} problem(s)"
-        out.say(
+        say(
             f"{each.agent} {each.version}: {each.files} files, {each.bytes // 2**20} MiB, {said}",
             "green" if each.good else "red",
         )
         for problem in each.problems:
-            out.say(f"    {line(problem)}")
+            say(f"    {line(problem)}")
         if not each.good:
-            out.say(f"    next: legation agents install {each.agent} --again", "bold")
+            say(f"    next: legation agents install {each.agent} --again", "bold")
     if not found and not json:
-        out.say("no agents are installed; see `legation agents`", "dim")
+        say("no agents are installed; see `legation agents`", "dim")
     return 0 if good else STATUS[Code.INTERNAL].exit
 
 
@@ -158,31 +155,30 @@ def _why_not_verified(entry: CatalogueEntry) -> str:
 
 
 @app.command
-def doctor(name: str | None = None, /, *, json: Json = False, settings: LocalFlags | None = None) -> int:
+def doctor(
+    name: Annotated[str | None, Parameter(help="Which agent. Without it, all.")] = None,
+    /,
+    *,
+    json: Json = False,
+    settings: LocalFlags | None = None,
+) -> int:
     """Start an agent, greet it and end it, in a clean place. The exit code is 1 if one that is here fails.
 
     It gets a new home, no variables of yours, and a key that is none: nothing is spent, nobody is reached.
-
-    Parameters
-    ----------
-    name
-        Which agent. Without it, all.
     """
     import asyncio
 
     from legation.agents.catalogue.probe import examine
 
-    catalogue, out, broken = catalogue_of(settings), Terminal(), False
+    catalogue, broken = catalogue_of(settings), False
     for known in [catalogue.entry(name).name] if name else catalogue.names():
         health = asyncio.run(examine(catalogue, known))
         broken |= health.verdict == "broken" or (health.verdict == "absent" and name is not None)
         if json:
             say_json(health)
             continue
-        out.write(f"{health.verdict:<8}", _STYLES[health.verdict])
-        out.say(f"{health.agent}: {line(health.says)}")
-        if health.next:
-            out.say(f"        next: {health.next}", "bold")
+        text = f"{health.agent}: {line(health.says)}"
+        say_verdict(health.verdict, _STYLES[health.verdict], text, health.next)
     return STATUS[Code.INTERNAL].exit if broken else 0
 
 
@@ -206,72 +202,48 @@ def login(name: str, /, *, workspace: Workspace = "local", settings: LocalFlags 
 @app.command
 def models(
     name: str, /, *, again: Again = False, json: Json = False, settings: LocalFlags | None = None
-) -> int:
+) -> None:
     """List the models that an agent offers, and say who says so. An account may have more, or fewer."""
-
-    return show_options(catalogue_of(settings), name, "models", again=again, json=json)
+    _show_options(settings, name, "models", again=again, json=json)
 
 
 @app.command
 def modes(
     name: str, /, *, again: Again = False, json: Json = False, settings: LocalFlags | None = None
-) -> int:
+) -> None:
     """List the modes that an agent can work in, and say who says so."""
-
-    return show_options(catalogue_of(settings), name, "modes", again=again, json=json)
-
-
-# What an agent offers, for `legation agents models` and `modes`.
-
-_SAYS: Final[dict[Source, str]] = {
-    "asked": "asked of the agent just now",
-    "kept": "as the agent said before; --again asks it anew",
-    "lock": "as known when this Legation was made",
-}
+    _show_options(settings, name, "modes", again=again, json=json)
 
 
-def show_options(
-    catalogue: Catalogue, name: str, what: Literal["modes", "models"], *, again: bool, json: bool
-) -> int:
-    found = asyncio.run(options_of(catalogue, name, again=again))
-    if json:
-        say_json(_as_json(found, what))
-        return 0
+def _show_options(
+    settings: LocalFlags | None, name: str, what: Literal["modes", "models"], *, again: bool, json: bool
+) -> None:
+    import asyncio
+
+    from legation.agents.catalogue.options import options_of
+
+    found = asyncio.run(options_of(catalogue_of(settings), name, again=again))
     choices, default = (
         (found.modes, found.default_mode) if what == "modes" else (found.models, found.default_model)
     )
+    if json:
+        head = {"agent": found.agent, "source": found.source, what: choices, "default": default}
+        variants = {"variants": found.variants, "default_variant": found.default_variant}
+        say_json({**head, **(variants if what == "models" else {}), "problem": found.problem})
+        return
     columns = {
         "id": lambda choice: _id(choice, default),
         "name": lambda choice: choice.name,
         "description": lambda choice: choice.description,
     }
     show(choices, columns, json=False, if_empty=f"{found.agent} names no {what}")
-    out = Terminal()
     if what == "models" and found.variants:
         names = ", ".join(line(_id(each, found.default_variant)) for each in found.variants)
-        out.say(f"variants of {line(found.default_model or 'the default model')}: {names}")
-    out.say(_SAYS[found.source], "dim")
+        say(f"variants of {line(found.default_model or 'the default model')}: {names}")
+    say(_SAYS[found.source], "dim")
     if found.problem:
-        out.say(f"it could not be asked: {line(found.problem)}", "yellow")
-    return 0
+        say(f"it could not be asked: {line(found.problem)}", "yellow")
 
 
 def _id(choice: OfferedChoice, default: str | None) -> str:
     return f"{choice.id} (default)" if choice.id == default else choice.id
-
-
-def _as_json(found: AgentOptions, what: Literal["modes", "models"]) -> dict[str, object]:
-    choices, default = (
-        (found.modes, found.default_mode) if what == "modes" else (found.models, found.default_model)
-    )
-    variants = (
-        {"variants": found.variants, "default_variant": found.default_variant} if what == "models" else {}
-    )
-    return {
-        "agent": found.agent,
-        "source": found.source,
-        what: choices,
-        "default": default,
-        **variants,
-        "problem": found.problem,
-    }

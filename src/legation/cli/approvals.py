@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from cyclopts import App, Parameter
 
-from legation.cli.flags import Json, PlaceFlags, connect
-from legation.cli.output import Style, Terminal, line, named, plain, say_json, show
+from legation.cli.flags import Json, PlaceFlags, connect, connect_async, explained
+from legation.cli.output import Style, line, named, plain, say, say_json, show, tell, when
 from legation.errors import Conflict, InvalidParams, NotFound
-from legation.wire.api.approvals import ApprovalDetail, ApprovalStatus, ApprovalView, GroupAnswered
+from legation.wire.api.approvals import ApprovalDetail, ApprovalStatus, ApprovalView
+
+if TYPE_CHECKING:
+    from legation.client import Legation
+    from legation.client.surface import Change
 
 app = App(
     name="approvals",
@@ -22,17 +29,11 @@ app = App(
 Without a command it lists what waits for an answer, the most urgent first. Answer with `approve ID` or `deny ID`, or one
 after the other with `watch`.""",
 )
-app.command(
-    "legation.cli.approvals_watch:watch",
-    name="watch",
-    help="""Answer at the terminal while they come in; in a pipe, one line for each change.
-
-y approves the one that is shown, n denies it, e leaves it to a person, i answers all identical ones, j and k choose,
-? helps, q quits. What somebody else answers disappears, and you are told who it was.""",
-)
 
 SHOWN: Final = 100  # rows, unless --limit says otherwise
+NO_STREAM_PAUSE: Final = 2.0  # seconds: an agent's time to ask for the first thing
 
+ApprovalId = Annotated[str, Parameter(help="Its whole id, as listed: apr_...")]
 Reason = Annotated[str | None, Parameter(help="Why; kept in the trace.")]
 Message = Annotated[str | None, Parameter(help="What the agent is told; when denied, else the reason.")]
 Identical = Annotated[
@@ -54,7 +55,7 @@ def list_(
     limit: Rows = SHOWN,
     json: Json = False,
     settings: PlaceFlags | None = None,
-) -> int:
+) -> None:
     """List what waits for an answer, the most urgent first."""
     if all and status is not None:
         raise InvalidParams("cannot list one status and all of them; give --status or --all")
@@ -78,7 +79,6 @@ def list_(
     with connect(settings) as server:
         rows = server.approvals.list(wanted, tool=tool, agent=agent, limit=page_size(limit))
         show(islice(rows, limit), columns, json=json, if_empty=f"{empty}; --all lists those of every status")
-    return 0
 
 
 def page_size(limit: int) -> int:
@@ -98,29 +98,20 @@ def _note(approval: ApprovalView) -> str | None:
 
 
 @app.command(name="show")
-def show_(approval: str, /, *, json: Json = False, settings: PlaceFlags | None = None) -> int:
-    """Show one with its arguments, what its agent did lately, and the grants that it has.
-
-    Parameters
-    ----------
-    approval
-        Its whole id, as listed: apr_...
-    """
-
-    with connect(settings) as server, explained("show", approval):
+def show_(approval: ApprovalId, /, *, json: Json = False, settings: PlaceFlags | None = None) -> None:
+    """Show one with its arguments, what its agent did lately, and the grants that it has."""
+    with connect(settings) as server, _explained("show", approval):
         found = server.approvals.get(approval)
     if json:
         say_json(found)
-        return 0
-    out = Terminal()
+        return
     for text, style in whole(found):
-        out.say(text, style)
-    return 0
+        say(text, style)
 
 
 @app.command
 def approve(
-    approval: str,
+    approval: ApprovalId,
     /,
     *,
     reason: Reason = None,
@@ -132,28 +123,20 @@ def approve(
     json: Json = False,
     settings: PlaceFlags | None = None,
 ) -> int:
-    """Let it happen, once, exactly as it was asked for. The first answer stands.
-
-    Parameters
-    ----------
-    approval
-        Its whole id, as listed: apr_...
-    """
+    """Let it happen, once, exactly as it was asked for. The first answer stands."""
     edited = None if params is None else _params(params)
     if identical and edited is not None:
         raise InvalidParams("cannot give identical ones other arguments; leave out --params or --identical")
-    with connect(settings) as server, explained("approve", approval):
+    with connect(settings) as server, _explained("approve", approval):
         if identical:
-            group = server.approvals.get(approval).group
-            done = server.approvals.answer_group(group, "approve", reasoning=reason, message=message)
-            return _say_group(done, "approved", json=json)
+            return _answer_identical(server, approval, "approve", reason, message, json=json)
         answered = server.approvals.approve(approval, reasoning=reason, message=message, params=edited)
     return _say_answer(answered, "approved", approval, json=json)
 
 
 @app.command
 def deny(
-    approval: str,
+    approval: ApprovalId,
     /,
     *,
     reason: Reason = None,
@@ -162,53 +145,29 @@ def deny(
     json: Json = False,
     settings: PlaceFlags | None = None,
 ) -> int:
-    """Refuse it. The agent is told so, with your --message, and goes on without it. The first answer stands.
-
-    Parameters
-    ----------
-    approval
-        Its whole id, as listed: apr_...
-    """
-    with connect(settings) as server, explained("deny", approval):
+    """Refuse it. The agent is told so, with your --message, and goes on without it. The first answer stands."""
+    with connect(settings) as server, _explained("deny", approval):
         if identical:
-            group = server.approvals.get(approval).group
-            done = server.approvals.answer_group(group, "deny", reasoning=reason, message=message)
-            return _say_group(done, "denied", json=json)
+            return _answer_identical(server, approval, "deny", reason, message, json=json)
         answered = server.approvals.deny(approval, reasoning=reason, message=message)
     return _say_answer(answered, "denied", approval, json=json)
 
 
 @app.command
 def escalate(
-    approval: str, /, *, reason: Reason = None, json: Json = False, settings: PlaceFlags | None = None
+    approval: ApprovalId, /, *, reason: Reason = None, json: Json = False, settings: PlaceFlags | None = None
 ) -> int:
-    """Leave it to a person: from then on no supervisor may answer it.
-
-    Parameters
-    ----------
-    approval
-        Its whole id, as listed: apr_...
-    """
-    with connect(settings) as server, explained("escalate", approval):
+    """Leave it to a person: from then on no supervisor may answer it."""
+    with connect(settings) as server, _explained("escalate", approval):
         answered = server.approvals.escalate(approval, reasoning=reason)
     return _say_answer(answered, "left to a person:", approval, json=json)
 
 
-@contextmanager
-def explained(verb: str, approval: str) -> Iterator[None]:
-    """What to do next here, where the server can only name a route."""
-    try:
-        yield
-    except NotFound:
-        raise NotFound(
-            f"cannot {verb} {line(approval)}: there is no such approval here; "
-            "give the whole id, as `legation approvals --all` lists it"
-        ) from None
+def _explained(verb: str, approval: str) -> AbstractContextManager[None]:
+    return explained(verb, "approval", approval, "approvals --all")
 
 
 def _params(text: str) -> dict[str, Any]:
-    import msgspec
-
     try:
         found = msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -219,31 +178,116 @@ def _params(text: str) -> dict[str, Any]:
 
 
 def _say_answer(answered: ApprovalView, what: str, asked: str, *, json: bool) -> int:
-    if json:
-        say_json(answered)
-        return 0
-    out = Terminal()
-    out.say(f"{what} {line(answered.id)} ({line(answered.tool)} of {line(answered.agent_id)})")
-    if answered.id != asked:
-        out.say(f"with other arguments, in the place of {line(asked)}")
+    tell(
+        answered,
+        f"{what} {line(answered.id)} ({line(answered.tool)} of {line(answered.agent_id)})",
+        json=json,
+    )
+    if answered.id != asked and not json:
+        say(f"with other arguments, in the place of {line(asked)}")
     return 0
 
 
-def _say_group(done: GroupAnswered, what: str, *, json: bool) -> int:
+def _answer_identical(
+    server: Legation,
+    approval: str,
+    answer: Literal["approve", "deny"],
+    reason: str | None,
+    message: str | None,
+    *,
+    json: bool,
+) -> int:
+    group = server.approvals.get(approval).group
+    done = server.approvals.answer_group(group, answer, reasoning=reason, message=message)
     if json:
         say_json(done)
     else:
-        out = Terminal()
         for each in done.answered:
-            out.say(f"{what} {line(each)}")
+            say(f"{'approved' if answer == 'approve' else 'denied'} {line(each)}")
         for each in done.refused:
-            out.say(f"not yours to answer: {line(each)}", "yellow")
+            say(f"not yours to answer: {line(each)}", "yellow")
         if not done.answered and not done.refused:
-            out.say("nothing answered: none of them is pending any more", "yellow")
+            say("nothing answered: none of them is pending any more", "yellow")
     return 0 if done.answered else Conflict("").status.exit
 
 
-# An approval in words, for `show` and `watch`. Nothing an agent wrote leaves here raw.
+@app.command
+def watch(
+    *,
+    after: Annotated[
+        int | None,
+        Parameter(
+            help="In a pipe: begin after the change of this number; 0 is the very first. Else with the next."
+        ),
+    ] = None,
+    json: Json = False,
+    settings: PlaceFlags | None = None,
+) -> int:
+    """Answer at the terminal while they come in; in a pipe, one line for each change.
+
+    y approves the one that is shown, n denies it, e leaves it to a person, i answers all identical ones, j and k choose,
+    ? helps, q quits. What somebody else answers disappears, and you are told who it was.
+    """
+    if after is not None and after < 0:
+        raise InvalidParams(f"cannot begin after {after}; give a number from 0")
+    if json or after is not None or not _has_keys():
+        with connect(settings) as server:
+            _print(server, after, json=json)
+        return 0
+    import asyncio
+
+    from legation.cli.approvals_watch import live
+
+    return asyncio.run(live(lambda outages: connect_async(settings, outages)))
+
+
+def _has_keys() -> bool:
+    """Tell whether somebody sits there, at a terminal that can be drawn on."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _print(server: Legation, after: int | None, *, json: bool) -> None:
+    """Print every change; without `after` first what is pending now, and none is missed in between."""
+    if after is None:
+        after = _head(server)
+        for view in server.approvals.list("pending") if not json else ():
+            say(
+                f"{line(view.id)}  pending  {line(view.tool)} of {line(view.agent_id)}  {line(view.policy_rule)}"
+                f"  needs a {view.needs}, {line(view.remaining)} left"
+            )
+    for change in _changes(server, after):
+        if json:
+            say_json({"seq": change.seq, "at": change.at, **msgspec.to_builtins(change.approval)})
+        else:
+            say(_words(change))
+
+
+def _changes(server: Legation, after: int) -> Iterator[Change]:
+    """Follow the changes, also of a workspace that has no stream yet because nobody ever asked for anything in it."""
+    while True:
+        try:
+            with server.approvals.follow(after) as changes:
+                yield from changes
+            return
+        except NotFound:
+            time.sleep(NO_STREAM_PAUSE)
+
+
+def _head(server: Legation) -> int:
+    from legation.client.surface import STREAM
+
+    return next((each.head for each in server.streams.list(STREAM) if each.name == STREAM), 0)
+
+
+def _words(change: Change) -> str:
+    now = change.approval
+    by = f" by {line(now.resolved_by)}" if now.resolved_by else ""
+    looked = f" by {line(now.claimed_by)}" if now.happened == "claimed" and now.claimed_by else ""
+    mark = "  INJECTION?" if now.injection_risk else ""
+    why = f": {line(now.why)}" if now.why else ""
+    what = f"{line(now.id)}  {now.status}{by}  {line(now.tool)} of {line(now.agent)}  {line(now.rule)}"
+    return f"{when(change.at)}  {what}  ({now.happened}{looked}){why}{mark}"
+
 
 INJECTION = "its arguments look like an attempt to talk whoever decides into it"
 PURGED = "purged: they are no longer kept"

@@ -1,26 +1,26 @@
-"""What `watch` knows: the pending approvals, which one is looked at, and what became of others. No I/O.
+"""The board of `legation approvals watch`: what is pending, what its keys mean, how it looks. No I/O.
 
 INV-A1  The one looked at changes only by a key of the person, or when there was none. If somebody else answers it, it
         stays in view as gone, and nothing can be answered until the person moves on: no key that was meant for it
         can reach another.
+INV-A2  A line holds no control character but our own colours, and fits the width of the terminal. Of what is to be
+        decided nothing is cut off: long lines go on in the next.
 """
 
 from __future__ import annotations
 
 import codecs
-import contextlib
-import os
 import re
-import select
-import termios
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, TextIO
+from typing import Final, Literal, NamedTuple
 
-from legation.cli.output import line
-from legation.wire.api.approvals import ApprovalDetail, ApprovalView
+from rich.cells import cell_len
+
+from legation.cli.approvals import Said, arguments, facts, surroundings
+from legation.cli.output import Style, line
+from legation.wire.api.approvals import ApprovalDetail, ApprovalView, go_duration
 from legation.wire.event_types import ApprovalChanged
 
 NOTICES: Final = 3  # that are kept in view
@@ -74,7 +74,7 @@ def row_of_change(change: ApprovalChanged, at: int, now: float) -> Row:
 
 
 def seconds(duration: str) -> float:
-    """Of a duration as Go writes it; one that we cannot read is none."""
+    """Read a duration as Go writes it; one that we cannot read is none."""
     found = _DURATION.fullmatch(duration)
     if found is None:
         return 0.0
@@ -83,6 +83,8 @@ def seconds(duration: str) -> float:
 
 
 class Board:
+    """The pending approvals, which one is looked at, and what became of others."""
+
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}  # the most urgent first
         self.focus: str | None = None
@@ -195,13 +197,6 @@ class Board:
         self._place = list(self.rows).index(id_) if id_ is not None else 0
 
 
-# A terminal that gives every key at once, and is as it was afterwards, whatever happens in between.
-
-# Another screen, no cursor, no line wrapping, pasted text marked as such; and all of it back.
-ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[?2004h"
-LEAVE: Final = "\x1b[?2004l\x1b[?7h\x1b[?25h\x1b[?1049l"
-CHUNK: Final = 4096
-
 _PASTE: Final = "\x1b[200~"
 _PASTED: Final = "\x1b[201~"
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])")
@@ -265,48 +260,6 @@ class Keys:
             yield Key(_NAMES.get(token, token), token if token.isprintable() else "")
 
 
-@contextmanager
-def every_key(descriptor: int, out: TextIO) -> Iterator[None]:
-    """Ctrl-C still interrupts; Ctrl-Z does nothing: it would leave the terminal as it is here."""
-    before = termios.tcgetattr(descriptor)
-    changed = termios.tcgetattr(descriptor)
-    changed[3] &= ~(termios.ICANON | termios.ECHO)
-    changed[6][termios.VSUSP] = b"\x00"
-    changed[6][termios.VMIN], changed[6][termios.VTIME] = 1, 0
-    try:
-        termios.tcsetattr(descriptor, termios.TCSANOW, changed)
-        out.write(ENTER)
-        out.flush()
-        yield
-    finally:
-        _restore(descriptor, before, out)
-
-
-def _restore(descriptor: int, before: list[object], out: TextIO) -> None:
-    """Each step for itself: a terminal that was closed must not keep us from the rest."""
-    with contextlib.suppress(OSError, ValueError):
-        out.write(LEAVE)
-        out.flush()
-    with contextlib.suppress(termios.error):
-        termios.tcflush(descriptor, termios.TCIFLUSH)  # keys meant for us are no commands for the shell
-    with contextlib.suppress(termios.error):
-        termios.tcsetattr(descriptor, termios.TCSANOW, before)  # type: ignore[arg-type]
-
-
-def is_typed(descriptor: int) -> bool:
-    return bool(select.select([descriptor], [], [], 0)[0])
-
-
-def read_typed(descriptor: int) -> bytes:
-    """Nothing: the terminal was closed."""
-    try:
-        return os.read(descriptor, CHUNK)
-    except OSError:
-        return b""
-
-
-# What the keys of `watch` mean, question by question. No I/O.
-
 MOST_REASON: Final = 1000  # characters
 REASON_SHOWN: Final = 30  # characters: its end, where somebody types
 MOVES: Final = {"j": 1, "down": 1, "k": -1, "up": -1}
@@ -327,7 +280,8 @@ class Answer:
 
 
 class Dialog:
-    """Holds the one that is asked about: every answer names it, whatever the list has become."""
+    """The question about one approval, and the keys that answer it: every answer names that one, whatever the list has
+    become."""
 
     def __init__(self, board: Board) -> None:
         self.scroll = 0
@@ -361,7 +315,7 @@ class Dialog:
         self._page = max(1, shown - self.scroll)
 
     def check(self) -> None:
-        """After something happened: a question about what is gone is none."""
+        """Drop a question about what is gone."""
         if self._row is not None and self._row.id not in self._board.rows:
             self.ask(None)
 
@@ -456,3 +410,133 @@ class Dialog:
     ) -> Answer:
         self.ask(None)
         return Answer(verb, (row.id,), row.name, reason=reason)
+
+
+SURROUNDINGS: Final = 6  # lines of what the agent did lately, at most
+LEAST_FACTS: Final = 3  # lines: which one, its tool, its agent
+LEAST_ARGUMENTS: Final = 3  # lines of them, however small the terminal is
+SOON: Final = 60  # seconds left: it is urgent then
+GOES_ON: Final = " .. "
+HELP: Final = (
+    "j k, arrows   choose",
+    "space, b      more of the arguments, and back",
+    "y             approve the one that is shown",
+    "n             deny it; you may say why, and the agent is told so",
+    "e             leave it to a person: no supervisor may answer it then",
+    "i             answer it and all others that ask for the very same",
+    "?             this help",
+    "q             quit; nothing is answered by that",
+    "",
+    "A key counts only once the question under the list names the id. What somebody else answers",
+    "meanwhile stays in view, crossed off, until you move on.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    columns: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    lines: tuple[Said, ...]
+    arguments: int  # lines of them, in all
+    shown: int  # the last of them that is in view
+
+
+def frame(
+    board: Board, size: Size, now: float, *, question: str, scroll: int, help_: bool, place: str
+) -> Frame:
+    """The screen from top to bottom; the question ends it, all of it."""
+    top = [Said(f"{len(board.rows)} pending · {place}", "bold"), *_list(board, size, now), Said("")]
+    asked = wrapped(Said(question, "cyan"), size.columns)
+    bottom = [*(Said(text, "yellow") for text in board.notices), *asked]
+    room = max(0, size.rows - len(top) - len(bottom))
+    middle, total, shown = _help(room) if help_ else _middle(board, now, room, scroll, size.columns)
+    middle += [Said("")] * (room - len(middle))
+    lines = [*top, *middle[:room], *bottom][-size.rows :]
+    return Frame(tuple(Said(cut(text, size.columns), style) for text, style in lines), total, shown)
+
+
+def _help(room: int) -> tuple[list[Said], int, int]:
+    return [Said(text) for text in HELP[:room]], 0, 0
+
+
+def _list(board: Board, size: Size, now: float) -> list[Said]:
+    """A window on the rows, with the one that is looked at in it."""
+    rows = list(board.rows.values())
+    room = max(1, size.rows // 5)
+    at = next((place for place, row in enumerate(rows) if row.id == board.focus), 0)
+    first = min(max(0, at - room // 2), max(0, len(rows) - room))
+    shown = [_row(row, row.id == board.focus, now) for row in rows[first : first + room]]
+    hidden = len(rows) - len(shown)
+    return [*shown, *([Said(f"  ... {hidden} more", "dim")] if hidden else [])]
+
+
+def _row(row: Row, chosen: bool, now: float) -> Said:
+    left = row.deadline - now
+    mark = "INJECTION? " if row.injection_risk else ""
+    by = f"  looked at by {line(row.claimed_by)}" if row.claimed_by else ""
+    text = (
+        f"{'>' if chosen else ' '} {line(row.id)}  {go_duration(int(left * 1000)):>8}  {row.needs:<10}  "
+        f"{mark}{line(row.tool)}  {line(row.agent)}  {line(row.rule)}{by}"
+    )
+    style: Style | None = "red" if row.injection_risk or left < SOON else None
+    return Said(text, "bold" if chosen and style is None else style)
+
+
+def _middle(board: Board, now: float, room: int, scroll: int, columns: int) -> tuple[list[Said], int, int]:
+    """The one that is looked at. Its arguments get the room that its facts leave."""
+    if board.gone is not None:
+        what = wrapped(Said(board.gone, "yellow"), columns)
+        return [*what, Said("nothing to answer here: j or k moves on")], 0, 0
+    if board.focus is None:
+        return [Said("nothing waits for an answer; what comes in is shown here", "dim")], 0, 0
+    detail = board.detail
+    if detail is None:
+        return [Said(f"{line(board.focus)}: reading it", "dim")], 0, 0
+    row = board.rows[detail.id]
+    head = [
+        Said(f"{line(detail.id)}  ends in {go_duration(int((row.deadline - now) * 1000))}", "bold"),
+        *(piece for said in facts(detail) for piece in wrapped(said, columns)),
+    ]
+    texts = [piece for text in arguments(detail.params) for piece in wrapped(Said(f"    {text}"), columns)]
+    around = list(surroundings(detail))[:SURROUNDINGS]
+    head = head[: max(LEAST_FACTS, room - 1 - min(len(texts), LEAST_ARGUMENTS))]
+    space = room - len(head) - 1
+    if len(texts) + len(around) > space:  # what is asked for goes before what happened before
+        around = around[: max(0, space - len(texts))]
+    space = max(0, space - len(around))
+    shown = min(len(texts), scroll + space)
+    more = len(texts) - shown
+    rest = f": {more} of {len(texts)} lines below, space shows them" if more else ""
+    title = Said(f"arguments{rest}", "yellow" if more else None)
+    return [*head, title, *texts[scroll:shown], *around], len(texts), shown
+
+
+def wrapped(said: Said, columns: int) -> list[Said]:
+    """Break a line into such as fit, and leave out nothing. One that goes on is marked in its first columns, where text
+    of an agent never stands."""
+    # By characters, not by what a terminal may join: a family may take two columns, or six.
+    pieces, piece, used = list[str](), "", 0
+    for character in said.text:
+        if used + cell_len(character) > columns and len(piece) > len(GOES_ON):
+            pieces.append(piece)
+            piece, used = GOES_ON, len(GOES_ON)
+        piece += character
+        used += cell_len(character)
+    return [Said(text, said.style) for text in (*pieces, piece)]
+
+
+def cut(text: str, columns: int) -> str:
+    """Cut a line to so many columns. An end that is missing is marked."""
+    used = 0
+    for place, character in enumerate(text):
+        used += cell_len(character)
+        if used > columns:
+            kept = text[:place]
+            while kept and sum(map(cell_len, kept)) > columns - 1:
+                kept = kept[:-1]
+            return f"{kept}…"
+    return text

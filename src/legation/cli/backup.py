@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from legation.cli.flags import LocalFlags, PlaceFlags, connect, settings_of
-from legation.cli.output import ProgressLine, Terminal, line, when
+from legation.cli.output import ProgressLine, line, say, when
 from legation.errors import Conflict, InvalidParams, NotFound
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Passphrase = Annotated[
 
 
 def backup(
-    file: Path,
+    file: Annotated[Path, Parameter(help="Where to; it must not exist yet.")],
     /,
     *,
     with_keys: Annotated[
@@ -35,7 +35,7 @@ def backup(
     ] = False,
     passphrase_file: Passphrase = None,
     settings: PlaceFlags | None = None,
-) -> int:
+) -> None:
     """Copy everything that the running Legation has into one file, while it goes on: its data folder, and the agents,
     policies and tools files that it goes by, wherever they are.
 
@@ -52,34 +52,27 @@ def backup(
 
     It takes the scope `backup`, which the machine's owner and admins who signed in have, and tokens only if they were
     made with it.
-
-    Parameters
-    ----------
-    file
-        Where to; it must not exist yet.
     """
     if file.exists():
         raise Conflict(f"cannot back up to {file}: it exists; choose another name")
     seal = _seal(passphrase_file)
     with connect(settings) as server, ProgressLine(file.name, sys.stderr) as counted:
         server.backup(file, keys=with_keys, through=lambda: _Through(counted, seal()))
-    out = Terminal()
-    out.say(f"{file}: {file.stat().st_size} bytes")
+    say(f"{file}: {file.stat().st_size} bytes")
     if passphrase_file is not None:
-        out.say("it is sealed: without the passphrase nobody can read it, nor can you", "dim")
+        say("it is sealed: without the passphrase nobody can read it, nor can you", "dim")
     else:
-        out.say(
+        say(
             "not sealed: prompts, agents' answers, names and keys in agents.toml can be read in it; seal it with"
             " --passphrase-file",
             "yellow",
         )
     if not with_keys:
-        out.say("the keys are not in it; keep keys.json of the data folder in another place", "dim")
-    return 0
+        say("the keys are not in it; keep keys.json of the data folder in another place", "dim")
 
 
 def restore(
-    file: Path,
+    file: Annotated[Path, Parameter(help="What `legation backup` made.")],
     /,
     *,
     replace: Annotated[
@@ -95,7 +88,7 @@ def restore(
         ),
     ] = False,
     settings: LocalFlags | None = None,
-) -> int:
+) -> None:
     """Make the data folder from a backup. Legation must be down.
 
     Files that were in the data folder are back in it, agents.toml too. Policies, tools and settings that were elsewhere
@@ -104,11 +97,6 @@ def restore(
     Keys that are in the data folder stay, unless the backup has its own; one that they cannot open is refused. Give
     --new-keys if somebody else may have the backup or the old data: with the keys of then they could sign in as you.
     With --replace the old data stay in `replaced/` of the data folder until you delete them; `legation doctor` names them.
-
-    Parameters
-    ----------
-    file
-        What `legation backup` made.
     """
     from legation.store.backup import restore as restore_folder
     from legation.store.backup import undo_cut_off
@@ -134,33 +122,27 @@ def restore(
             new_keys=new_keys,
             progress=counted,
         )
-    out = Terminal()
-    out.say(f"restored {done.files} file(s) of {when(done.made_at)} to {folder}")
+    say(f"restored {done.files} file(s) of {when(done.made_at)} to {folder}")
     if done.moved_aside is not None:
-        out.say(
-            f"what was there, with its keys, is in {done.moved_aside}; delete it when you no longer need it"
-        )
+        say(f"what was there, with its keys, is in {done.moved_aside}; delete it when you no longer need it")
     for each in done.elsewhere:
         if not each.is_the_same:
             there = "is another now" if each.was.exists() else "is not there"
-            out.say(
+            say(
                 line(
                     f"{each.was} {there}; what the backup has of it is {each.now}: put it in its place, or set it"
                 ),
                 "yellow",
             )
     if not done.with_keys:
-        out.say(
-            "it has no keys: put keys.json there, or set the LEGATION_ keys, before `legation up`", "yellow"
-        )
+        say("it has no keys: put keys.json there, or set the LEGATION_ keys, before `legation up`", "yellow")
     elif new_keys:
-        out.say("it has new keys: keep a copy of keys.json, and sign in again with `legation up`")
+        say("it has new keys: keep a copy of keys.json, and sign in again with `legation up`")
     else:
-        out.say(
+        say(
             "the keys of before are still in use; if somebody else may have them, restore again with --new-keys",
             "yellow",
         )
-    return 0
 
 
 def _seal(passphrase_file: Path | None) -> Callable[[], Seal | None]:

@@ -8,20 +8,16 @@ import shlex
 import shutil
 import sqlite3
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import msgspec
-from cyclopts import Parameter
+from typing import Literal
 
 import legation
-from legation.cli.flags import SettingsFlags, settings_of
+from legation.cli.flags import Json, SettingsFlags, connect_to, settings_of
 from legation.cli.folders import Folders
-from legation.cli.output import Style, Terminal, line
+from legation.cli.output import Style, line, say_json, say_verdict
 from legation.errors import ConfigInvalid, LegationError
 from legation.settings import FIELDS, Settings
 from legation.store.datafolder import COPIES, KEYS, REPLACED, cut_off, left_beside
@@ -43,20 +39,18 @@ class Finding:
 
 def doctor(
     *,
-    json: Annotated[bool, Parameter(negative="", help="One JSON object a line.")] = False,
+    json: Json = False,
     settings: SettingsFlags | None = None,
 ) -> int:
     """Say what works here and what to do next. The exit code is 1 if something needed is broken."""
-    out, broken = Terminal(), False
+    broken = False
     for finding in _examine(settings):
         broken |= finding.verdict == "broken"
         if json:
-            sys.stdout.buffer.write(msgspec.json.encode(asdict(finding)) + b"\n")
-            continue
-        out.write(f"{finding.verdict:<8}", _STYLES[finding.verdict])
-        out.say(f"{finding.about}: {finding.says}")
-        if finding.next:
-            out.say(f"        next: {finding.next}", "bold")
+            say_json(finding)
+        else:
+            text = f"{finding.about}: {finding.says}"
+            say_verdict(finding.verdict, _STYLES[finding.verdict], text, finding.next)
     return 1 if broken else 0
 
 
@@ -200,8 +194,6 @@ def _old_data(folder: Path) -> Finding:
 
 
 def _server(settings: Settings) -> Finding:
-    from legation.cli.flags import connect_to
-
     if settings.url is None and not owner_alive(settings.data_dir / OWNER_LOCK):
         return Finding("ok", "server", f"none runs on {settings.data_dir}", "legation up")
     try:

@@ -7,12 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 from cyclopts import Parameter
 
-from legation.cli.flags import SettingsFlags, connect_to, settings_of
+from legation.cli.flags import Json, SettingsFlags, connect_to, settings_of
 from legation.cli.folders import Folders
-from legation.cli.output import Terminal, line
+from legation.cli.output import line, say, tell
 from legation.cli.view import View, view_of
 from legation.errors import InvalidParams, LegationError, NotFound, StorageFailed, Unavailable
 from legation.host.options import read_meta
@@ -24,59 +23,14 @@ from legation.wire.api.sessions import SessionInfo
 from legation.wire.event_types import SessionStatus
 from legation.wire.events import Event
 
-# The server's sessions for `legation events`, which lists and replays them beside those of `legation exec`.
-
-
-def sessions_there(settings: Settings) -> list[SessionInfo]:
-    """Oldest first; none where no server is up: what is on this machine can be read without one."""
-    try:
-        with connect_to(settings) as server:
-            return sorted(server.sessions.list(), key=lambda each: each.created_at)
-    except Unavailable:
-        return []
-    except LegationError as error:
-        print(f"legation: sessions of the server are left out: {error.message}", file=sys.stderr)
-        return []
-
-
-def chosen_of(there: list[SessionInfo], wanted: str) -> SessionInfo | None:
-    """By its id, the start of one, or `last`."""
-    if wanted == "last":
-        return there[-1] if there else None
-    found = [each for each in there if each.session_id.startswith(wanted)]
-    whole = [each for each in found if each.session_id == wanted]
-    if len(found) > 1 and not whole:
-        raise InvalidParams(
-            f"cannot tell which session {wanted!r} is: {len(found)} start so; give more of it"
-        )
-    return next(iter(whole or found), None)
-
-
-def replay_there(
-    settings: Settings,
-    session: str,
-    after: int,
-    view: View,
-    *,
-    follow: bool,
-    generation: int | Literal["all"] | None = None,
-) -> None:
-    with connect_to(settings) as server:
-        read = server.streams.follow if follow else server.streams.events
-        for event in read(session, after, generation=generation):
-            view.show(event)
-            if follow and event.type == SessionStatus.event_type():
-                status = codec.decode(event)
-                if isinstance(status, SessionStatus) and status.status in ("closed", "deleted"):
-                    break
-    view.end()
-
-
 TITLE_SHOWN = 50  # characters in the list
 
 
 def events(
-    session: str | None = None,
+    session: Annotated[
+        str | None,
+        Parameter(help="A session's id, the start of one, or `last`. Without it, the sessions are listed."),
+    ] = None,
     /,
     *,
     after: Annotated[int, Parameter(help="Start after the event with this number.")] = 0,
@@ -87,32 +41,26 @@ def events(
     generation: Annotated[
         int | None, Parameter(help="Only this one of these records: 1 is the first.")
     ] = None,
-    json: Annotated[bool, Parameter(negative="", help="One JSON object a line.")] = False,
+    json: Json = False,
     settings: SettingsFlags | None = None,
-) -> int:
-    """List recorded sessions, or replay one: those of `legation exec`, and those of the server if one is up.
-
-    Parameters
-    ----------
-    session
-        A session's id, the start of one, or `last`. Without it, the sessions are listed.
-    """
+) -> None:
+    """List recorded sessions, or replay one: those of `legation exec`, and those of the server if one is up."""
     chosen = settings_of(settings)
     here = Folders(chosen.data_dir).sessions
     if session is None:
-        _list(here, sessions_there(chosen), json=json)
-        return 0
+        _list(here, _sessions_there(chosen), json=json)
+        return
     if after < 0:
         raise InvalidParams(f"cannot start after {after}; give a number from 0")
     if generation is not None and (all or generation < 1):
         raise InvalidParams(f"cannot show generation {generation}; count from 1, or give --all alone")
-    there = None if session in _names(here) else chosen_of(sessions_there(chosen), session)
+    known = {} if session in _names(here) else {each.session_id: each for each in _sessions_there(chosen)}
+    there = known.get(_chosen(list(known), session) or "")
     if there is not None and not _is_newer_here(here, session, there):
         which: int | Literal["all"] | None = "all" if all else generation
-        replay_there(chosen, there.session_id, after, view_of(json=json), follow=follow, generation=which)
+        _replay_there(chosen, there.session_id, after, view_of(json=json), follow=follow, generation=which)
     else:
-        _replay(find(here, session), after, follow=follow, json=json, all_of_it=all, generation=generation)
-    return 0
+        _replay(_find(here, session), after, follow=follow, json=json, all_of_it=all, generation=generation)
 
 
 def _is_newer_here(sessions: Path, wanted: str, there: SessionInfo) -> bool:
@@ -124,17 +72,21 @@ def _is_newer_here(sessions: Path, wanted: str, there: SessionInfo) -> bool:
     return bool(first) and first[0].at > there.created_at
 
 
-def find(sessions: Path, wanted: str) -> JsonlReader:
-    names = _names(sessions)
+def _find(sessions: Path, wanted: str) -> JsonlReader:
+    name = _chosen(_names(sessions), wanted)
+    if name is None:
+        raise NotFound(f"cannot find session {wanted!r}; `legation events` lists them")
+    return JsonlReader(sessions / name, name)
+
+
+def _chosen(names: list[str], wanted: str) -> str | None:
+    """Choose one of those, the oldest of which is first, by its id, the start of one, or `last`."""
     found = names[-1:] if wanted == "last" else [name for name in names if name.startswith(wanted)]
     if len(found) > 1 and wanted not in found:
         raise InvalidParams(
             f"cannot tell which session {wanted!r} is: {len(found)} start so; give more of it"
         )
-    if not found:
-        raise NotFound(f"cannot find session {wanted!r}; `legation events` lists them")
-    name = wanted if wanted in found else found[0]
-    return JsonlReader(sessions / name, name)
+    return wanted if wanted in found else next(iter(found), None)
 
 
 def _names(sessions: Path) -> list[str]:
@@ -162,10 +114,9 @@ def _malformed(skipped: bytes) -> None:
 
 
 def _list(sessions: Path, there: list[SessionInfo], *, json: bool) -> None:
-    out = Terminal()
     names = _names(sessions)
     if not names and not there and not json:
-        out.say('no session is recorded yet; make one with: legation exec --agent rehearsal "fix the test"')
+        say('no session is recorded yet; make one with: legation exec --agent rehearsal "fix the test"')
     for name in names:
         reader = JsonlReader(sessions / name, name)
         try:
@@ -174,18 +125,19 @@ def _list(sessions: Path, there: list[SessionInfo], *, json: bool) -> None:
         except (OSError, StorageFailed) as error:  # one that is broken must not hide the others
             print(f"legation: cannot list session {name}: {error}", file=sys.stderr)
             continue
-        _say(out, row, json=json)
+        _say(row, json=json)
     for each in there:
-        _say(out, _row_there(each), json=json)
+        _say(_row_there(each), json=json)
 
 
-def _say(out: Terminal, row: dict[str, object], *, json: bool) -> None:
-    if json:
-        sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
-        return
+def _say(row: dict[str, object], *, json: bool) -> None:
     state = f"{row['state']}, turn cut" if row.get("cut") else str(row["state"])
     head = f"{line(str(row['id']))}  {row['started']}  {line(state):<11} {row['events']:>6} events  "
-    out.say(f"{head}{line(str(row['agent'] or '?'))}  {line(str(row['title'] or ''))[:TITLE_SHOWN]}")
+    tell(
+        row,
+        f"{head}{line(str(row['agent'] or '?'))}  {line(str(row['title'] or ''))[:TITLE_SHOWN]}",
+        json=json,
+    )
 
 
 def _row_there(session: SessionInfo) -> dict[str, object]:
@@ -218,3 +170,35 @@ def _row(info: StreamInfo, first: list[Event], *, alive: bool) -> dict[str, obje
         "cwd": meta.cwd if meta else None,
         "title": meta.title if meta else None,
     }
+
+
+def _sessions_there(settings: Settings) -> list[SessionInfo]:
+    """List the server's sessions, oldest first; none where no server is up: what is on this machine is read without one."""
+    try:
+        with connect_to(settings) as server:
+            return sorted(server.sessions.list(), key=lambda each: each.created_at)
+    except Unavailable:
+        return []
+    except LegationError as error:
+        print(f"legation: sessions of the server are left out: {error.message}", file=sys.stderr)
+        return []
+
+
+def _replay_there(
+    settings: Settings,
+    session: str,
+    after: int,
+    view: View,
+    *,
+    follow: bool,
+    generation: int | Literal["all"] | None = None,
+) -> None:
+    with connect_to(settings) as server:
+        read = server.streams.follow if follow else server.streams.events
+        for event in read(session, after, generation=generation):
+            view.show(event)
+            if follow and event.type == SessionStatus.event_type():
+                status = codec.decode(event)
+                if isinstance(status, SessionStatus) and status.status in ("closed", "deleted"):
+                    break
+    view.end()

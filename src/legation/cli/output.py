@@ -107,6 +107,15 @@ def tell(value: object, text: str, *, json: bool) -> None:
         say(text)
 
 
+def say_verdict(verdict: str, style: Style, text: str, following: str | None) -> None:
+    """Say how something is, and the command that helps."""
+    out = Terminal()
+    out.write(f"{verdict:<8}", style)
+    out.say(text)
+    if following:
+        out.say(f"        next: {following}", "bold")
+
+
 def say_json(value: object) -> None:
     import msgspec  # most commands say no JSON
 

@@ -1,4 +1,4 @@
-"""`legation policy`: check the rules, ask why, and begin. What needs a server is in policy_record.py."""
+"""`legation policy`: check the rules, ask why, begin, and hold them against what agents really did."""
 
 from __future__ import annotations
 
@@ -9,33 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter
 
 from legation.cli.flags import Json, LocalFlags, PlaceFlags, connect, settings_of
-from legation.cli.output import Style, Terminal, line, say_json, show
+from legation.cli.output import Style, Terminal, line, say, say_json, show, tell
 from legation.errors import Conflict, InvalidParams, TooLarge
-from legation.wire.api.approvals import Replay
 
 if TYPE_CHECKING:
     from legation.approvals.policy.rules import PolicySet, RuleStep, Verdict
     from legation.wire.action import Action
-
+    from legation.wire.api.approvals import Replay
 
 app = App(name="policy", help="Rules for agents: check them, ask why, replay, begin with a good one.")
-app.command(
-    "legation.cli.policy:replay",
-    name="replay",
-    help="""Say what a changed policy would have decided on the recorded calls. Nothing is changed by it.
-
-Limits and grants are left out: rule is held against rule.""",
-)
-app.command(
-    "legation.cli.policy:hits",
-    name="hits",
-    help="""Count how often each rule decided.
-
-One that never does may be misspelt, or behind another that takes all.""",
-)
 
 FILE: Final = Path("policy.yaml")
 MAX_CALL: Final = 1024 * 1024  # characters of a call that is read
+MOST_TEXT: Final = 1_000_000  # characters of policies that the server takes
+CHANGED_SHOWN: Final = 50  # rows; --json has all that the server names
 _STYLES: Final[dict[str, Style]] = {
     "allow": "green",
     "deny": "red",
@@ -43,29 +30,27 @@ _STYLES: Final[dict[str, Style]] = {
     "human_approval": "yellow",
 }
 
+Since = Annotated[
+    str | None, Parameter(help="Not older: 24h, or a time such as 2026-01-31T08:00:00Z. Without it, all.")
+]
 Policies = Annotated[list[Path] | None, Parameter(name="--policy", help="File or folder; may be repeated.")]
 
 
 @app.command
-def check(*paths: Path, json: Json = False) -> int:
-    """Read policies as the server would, and list all that is wrong with them.
-
-    Parameters
-    ----------
-    paths
-        Files or folders, taken as one set. Without any: policy.yaml.
-    """
+def check(
+    *paths: Annotated[Path, Parameter(help="Files or folders, taken as one set. Without any: policy.yaml.")],
+    json: Json = False,
+) -> None:
+    """Read policies as the server would, and list all that is wrong with them."""
     from legation.approvals.policy.load import load
 
     found = load(*(paths or (FILE,)))
     if json:
         say_json({"version": found.version, "policies": [_summary(policy) for policy in found.policies]})
-        return 0
-    out = Terminal()
+        return
     for policy in found.policies:
-        out.say(f"{policy.name}: agent {policy.agent}, rules: {', '.join(rule.id for rule in policy.rules)}")
-    out.say(f"good; version {found.version[:12]}", "green")
-    return 0
+        say(f"{policy.name}: agent {policy.agent}, rules: {', '.join(rule.id for rule in policy.rules)}")
+    say(f"good; version {found.version[:12]}", "green")
 
 
 def _summary(policy: Any) -> dict[str, object]:
@@ -90,7 +75,7 @@ def explain(
     workspace: Annotated[Path | None, Parameter(help="The agent's folder; else the current one.")] = None,
     json: Json = False,
     settings: LocalFlags | None = None,
-) -> int:
+) -> None:
     """Say what the policies decide on a call, and why, rule by rule. Nothing is run.
 
     Without --policy: by policy.yaml where there is one, else by what is in force, which is the policy of the server that
@@ -112,7 +97,6 @@ def explain(
         _say_json(policies, verdict, steps)
     else:
         _say_verdict(verdict, steps)
-    return 0
 
 
 def _in_force(flags: LocalFlags | None) -> PolicySet:
@@ -206,78 +190,64 @@ def _say_json(policies: PolicySet, verdict: Verdict, steps: list[RuleStep]) -> N
 
 
 def _say_verdict(verdict: Verdict, steps: list[RuleStep]) -> None:
-    out = Terminal()
     shown: tuple[str | None, str | None] | None = None
     taken = {step.kind for step in steps} - {None}
     for step in steps:
         if step.rule and (step.kind, step.part) != shown:
             shown = (step.kind, step.part)
             if step.part is not None or len(taken) > 1:
-                out.say(line(f"as {step.kind}: {step.part or ''}"), "bold")
+                say(line(f"as {step.kind}: {step.part or ''}"), "bold")
         name = step.policy if step.rule is None else f"{step.policy}:{step.rule}"
         says = f", {step.action}" if step.action and step.outcome != "no match" else ""
-        out.say(line(f"{name} ({step.place}): {step.outcome}{says}"))
-        out.say(f"    {line(step.why)}", "dim")
-    out.say(f"{verdict.action} by {verdict.name}", _STYLES[verdict.action])
-    out.say(f"    {line(verdict.reason)}", "dim")
+        say(line(f"{name} ({step.place}): {step.outcome}{says}"))
+        say(f"    {line(step.why)}", "dim")
+    say(f"{verdict.action} by {verdict.name}", _STYLES[verdict.action])
+    say(f"    {line(verdict.reason)}", "dim")
     if verdict.message:
-        out.say(f"    the agent is told: {line(verdict.message)}")
+        say(f"    the agent is told: {line(verdict.message)}")
 
 
 @app.command
-def starters(*, json: Json = False) -> int:
+def starters(*, json: Json = False) -> None:
     """List the policies to begin with."""
     from legation.approvals.policy import load as shipped
 
-    out, found = Terminal(), shipped.starters()
+    found = shipped.starters()
     width = max(len(each.name) for each in found)
     for each in found:
-        if json:
-            say_json({"name": each.name, "summary": each.summary})
-        else:
-            out.say(f"{each.name.ljust(width)}  {each.summary}")
-    return 0
+        value = {"name": each.name, "summary": each.summary}
+        tell(value, f"{each.name.ljust(width)}  {each.summary}", json=json)
 
 
 @app.command
 def init(
-    path: Annotated[Path, Parameter(allow_leading_hyphen=True)] = FILE,
+    path: Annotated[
+        Path,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="The file to write, or - for standard output. One that exists is left alone.",
+        ),
+    ] = FILE,
     /,
     *,
     starter: Annotated[str, Parameter(help="Which; see `legation policy starters`.")] = "careful",
-) -> int:
-    """Write a policy to begin with.
-
-    Parameters
-    ----------
-    path
-        The file to write, or - for standard output. One that exists is left alone.
-    """
+) -> None:
+    """Write a policy to begin with."""
     from legation.approvals.policy import load as shipped
 
     chosen = shipped.starter(starter)
     if str(path) == "-":
         sys.stdout.write(chosen.text)
-        return 0
+        return
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(chosen.text)
     except FileExistsError:
         raise Conflict(f"cannot write {path}: it exists; choose another name, or remove it") from None
-    Terminal().say(f"wrote {path} ({chosen.name}); test your edits with `legation policy check {path}`")
-    return 0
+    say(f"wrote {path} ({chosen.name}); test your edits with `legation policy check {path}`")
 
 
-# `legation policy replay` and `hits`: rules held against what agents really did.
-
-MOST_TEXT: Final = 1_000_000  # characters that the server takes
-CHANGED_SHOWN: Final = 50  # rows; --json has all that the server names
-
-Since = Annotated[
-    str | None, Parameter(help="Not older: 24h, or a time such as 2026-01-31T08:00:00Z. Without it, all.")
-]
-
-
+@app.command
 def replay(
     *,
     policy: Annotated[
@@ -289,8 +259,11 @@ def replay(
     limit: Annotated[int | None, Parameter(help="At most so many calls, the newest.")] = None,
     json: Json = False,
     settings: PlaceFlags | None = None,
-) -> int:
-    """Say what a changed policy would have decided on the recorded calls."""
+) -> None:
+    """Say what a changed policy would have decided on the recorded calls. Nothing is changed by it.
+
+    Limits and grants are left out: rule is held against rule.
+    """
     text = policy_text(policy)
     with connect(settings) as server:
         found = server.policy.replay(text, since=since, agent=agent, tool=tool, limit=limit)
@@ -298,11 +271,10 @@ def replay(
         say_json(found)
     else:
         _say_replay(found)
-    return 0
 
 
 def policy_text(paths: list[Path]) -> str:
-    """All files as one text, once they were found good: a mistake is told with its file and line."""
+    """Join all files to one text, once they were found good: a mistake is told with its file and line."""
     from legation.approvals.policy.document import Problems
     from legation.approvals.policy.load import files_of, load
 
@@ -317,11 +289,10 @@ def policy_text(paths: list[Path]) -> str:
 
 
 def _say_replay(found: Replay) -> None:
-    out = Terminal()
     for change, number in sorted(found.counts.items()):
-        out.say(f"{number:>7}  {line(change)}")
+        say(f"{number:>7}  {line(change)}")
     if found.changed:
-        out.say()
+        say()
         columns = {
             "trace": lambda call: call.trace_id,
             "time": lambda call: call.timestamp,
@@ -331,20 +302,24 @@ def _say_replay(found: Replay) -> None:
             "would be": lambda call: f"{call.now} ({call.now_rule})",
         }
         show(found.changed[:CHANGED_SHOWN], columns, json=False, if_empty="")
-        out.say()
+        say()
     more = found.differing - min(len(found.changed), CHANGED_SHOWN)
     if more > 0:
-        out.say(f"and {more} more; --json names up to 1000 of them", "dim")
+        say(f"and {more} more; --json names up to 1000 of them", "dim")
     if found.unknown:
-        out.say(f"{found.unknown} not decided again: their arguments are purged", "dim")
+        say(f"{found.unknown} not decided again: their arguments are purged", "dim")
     if found.limited:
-        out.say(f"{found.limited} not decided again: a limit had stopped them", "dim")
+        say(f"{found.limited} not decided again: a limit had stopped them", "dim")
     style: Style = "yellow" if found.differing else "green"
-    out.say(f"{found.differing} of {found.calls} calls would be decided otherwise", style)
+    say(f"{found.differing} of {found.calls} calls would be decided otherwise", style)
 
 
-def hits(*, since: Since = None, json: Json = False, settings: PlaceFlags | None = None) -> int:
-    """Count how often each rule decided."""
+@app.command
+def hits(*, since: Since = None, json: Json = False, settings: PlaceFlags | None = None) -> None:
+    """Count how often each rule decided.
+
+    One that never does may be misspelt, or behind another that takes all.
+    """
     columns = {
         "rule": lambda rule: rule.policy_rule,
         "action": lambda rule: rule.action,
@@ -353,4 +328,3 @@ def hits(*, since: Since = None, json: Json = False, settings: PlaceFlags | None
     }
     with connect(settings) as server:
         show(server.policy.hits(since=since), columns, json=json, if_empty="no rules and no calls yet")
-    return 0

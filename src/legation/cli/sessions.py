@@ -12,7 +12,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from legation.cli.flags import Json, PlaceFlags, connect, server_path
-from legation.cli.output import Terminal, line, say_json, show, when
+from legation.cli.output import Terminal, line, say, say_json, show, tell, when
 from legation.errors import Cancelled, InvalidParams, NotFound
 from legation.wire.api.sessions import LocalMcp, PermissionMode, RemoteMcp, SessionInfo, Skills, SkillSource
 
@@ -20,53 +20,6 @@ if TYPE_CHECKING:
     from legation.client import Legation
     from legation.client.http import Caller
     from legation.client.sessions import Session
-
-
-# What `legation sessions new` gives a session besides its folder: MCP servers from a file, skills from folders.
-#
-# The file is the one that agents use for themselves: `{"mcpServers": {"name": {"command": ..., "args": [...]}}}`. Keys
-# stand in it, never on the command line.
-
-
-class _Server(msgspec.Struct, rename="camel"):
-    command: str | None = None
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] | None = None
-    cwd: str | None = None
-    type: str | None = None
-    url: str | None = None
-    headers: Mapping[str, str] | None = None
-
-
-class _File(msgspec.Struct, rename="camel"):
-    mcp_servers: dict[str, _Server]
-
-
-def read_mcp(path: Path | None) -> dict[str, LocalMcp | RemoteMcp] | None:
-    if path is None:
-        return None
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
-    except OSError as error:
-        raise InvalidParams(f"cannot read {path}: {error.strerror}; give a file with mcpServers") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidParams(f"cannot read {path} as MCP servers: {error}; correct it") from None
-    return {name: _server(path, name, server) for name, server in found.mcp_servers.items()}
-
-
-def _server(path: Path, name: str, server: _Server) -> LocalMcp | RemoteMcp:
-    if server.command and not server.url:
-        return LocalMcp(command=server.command, args=server.args, env=server.env, cwd=server.cwd)
-    if server.url and not server.command:
-        transport: Literal["http", "sse"] = "sse" if server.type == "sse" else "http"
-        return RemoteMcp(url=server.url, transport=transport, headers=server.headers)
-    raise InvalidParams(f"cannot use MCP server {name!r} of {path}: give it a command or a url, not both")
-
-
-def skills_of(folders: Sequence[Path]) -> Skills | None:
-    if not folders:
-        return None
-    return Skills(sources=[SkillSource(type="local", source=server_path(folder)) for folder in folders])
 
 
 app = App(
@@ -77,12 +30,14 @@ Without a command it lists the sessions, the newest first.""",
     help_epilogue='Begin with `legation up`, then: legation sessions new claude "fix the test" --directory .',
 )
 
+SessionId = Annotated[str, Parameter(help="Its whole id, as listed.")]
+Said = Annotated[str | None, Parameter(help="What to say. Without it, standard input is read.")]
 Detach = Annotated[bool, Parameter(negative="", help="Do not wait for what becomes of it.")]
 
 
 @app.default
 @app.command(name="list")
-def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
+def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> None:
     """List the sessions, the newest first."""
     columns = {
         "id": lambda each: each.session_id,
@@ -95,19 +50,14 @@ def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> int:
         "title": lambda each: each.title,
     }
     with connect(settings) as server:
-        show(
-            server.sessions.pages(),
-            columns,
-            json=json,
-            if_empty='no sessions; begin one with: legation sessions new claude "fix the test"',
-        )
-    return 0
+        empty = 'no sessions; begin one with: legation sessions new claude "fix the test"'
+        show(server.sessions.pages(), columns, json=json, if_empty=empty)
 
 
 @app.command
 def new(
-    agent: str,
-    prompt: str | None = None,
+    agent: Annotated[str, Parameter(help="Its name, as `legation agents` lists it.")],
+    prompt: Annotated[str | None, Parameter(help="What to do. Without it the session waits.")] = None,
     /,
     *,
     directory: Annotated[
@@ -137,13 +87,6 @@ def new(
     """Begin a session; with a prompt, follow what becomes of it, as `legation exec` does.
 
     The exit code is 0 only when the agent ended its turn by itself. The session stays: `legation sessions send` goes on.
-
-    Parameters
-    ----------
-    agent
-        Its name, as `legation agents` lists it.
-    prompt
-        What to do. Without it the session waits.
     """
     if prompt is not None and not prompt.strip():
         raise InvalidParams("cannot begin with nothing to say; say what to do, or leave the prompt out")
@@ -161,19 +104,15 @@ def new(
             skills=skills_of(skill),
             fork=fork,
         )
-        if json:
-            say_json(session.info())
-        else:
-            Terminal().say(line(session.id))
-        if prompt is None:
-            return 0
-        return _send(session, prompt, detach=detach, json=json, settings=settings)
+        return _begin(session, prompt, detach=detach, json=json, settings=settings)
 
 
 @app.command(name="continue")
 def continue_(
-    session: str,
-    prompt: str | None = None,
+    session: Annotated[str, Parameter(help="The id of the one to go on from, as listed.")],
+    prompt: Annotated[
+        str | None, Parameter(help="What to do next. Without it the new session waits.")
+    ] = None,
     /,
     *,
     agent: Annotated[str | None, Parameter(help="Another one than it had.")] = None,
@@ -185,32 +124,19 @@ def continue_(
 
     It works in the same folder, set as the other was, and hears the transcript with the first message. The other stays as
     it is: its messages, and those that it did not take, can be read there.
-
-    Parameters
-    ----------
-    session
-        The id of the one to go on from, as listed.
-    prompt
-        What to do next. Without it the new session waits.
     """
     if prompt is not None and not prompt.strip():
         raise InvalidParams("cannot go on with nothing to say; say what to do, or leave the prompt out")
     with connect(settings) as server, _agents_that_are_none():
         former = _found(server, session).info()
         made = server.sessions.create(agent or former.agent, continues=former.session_id, title=former.title)
-        if json:
-            say_json(made.info())
-        else:
-            Terminal().say(line(made.id))
-        if prompt is None:
-            return 0
-        return _send(made, prompt, detach=detach, json=json, settings=settings)
+        return _begin(made, prompt, detach=detach, json=json, settings=settings)
 
 
 @app.command
 def send(
-    session: str,
-    text: str | None = None,
+    session: SessionId,
+    text: Said = None,
     /,
     *,
     detach: Detach = False,
@@ -221,13 +147,6 @@ def send(
 
     What it asks is asked here, if somebody sits at this terminal; else see `legation approvals`. Ctrl-C cancels the
     turn; twice, it only stops following.
-
-    Parameters
-    ----------
-    session
-        Its whole id, as listed.
-    text
-        What to say. Without it, standard input is read.
     """
     with connect(settings) as server:
         return _send(_found(server, session), text or _piped(), detach=detach, json=json, settings=settings)
@@ -235,130 +154,80 @@ def send(
 
 @app.command
 def tail(
-    session: str,
+    session: SessionId,
     /,
     *,
     from_: Annotated[int, Parameter(name="--from", help="Begin with the event of this number.")] = 1,
     json: Json = False,
     settings: PlaceFlags | None = None,
-) -> int:
-    """Show what happened in a session and what happens, until it is terminated.
-
-    Parameters
-    ----------
-    session
-        Its whole id, as listed.
-    """
+) -> None:
+    """Show what happened in a session and what happens, until it is terminated."""
     if from_ < 1:
         raise InvalidParams(f"cannot begin with event {from_}; give a number from 1")
     from legation.cli.sessions_follow import follow_session
 
     with connect(settings) as server:
         _found(server, session)
-    return follow_session(settings, session, from_ - 1, json=json)
+    follow_session(settings, session, from_ - 1, json=json)
 
 
 @app.command(name="show")
-def show_(session: str, /, *, json: Json = False, settings: PlaceFlags | None = None) -> int:
-    """Show what a session is.
-
-    Parameters
-    ----------
-    session
-        Its whole id, as listed.
-    """
+def show_(session: SessionId, /, *, json: Json = False, settings: PlaceFlags | None = None) -> None:
+    """Show what a session is."""
     with connect(settings) as server:
         info = _found(server, session).info()
-    if json:
-        say_json(info)
-        return 0
-    out = Terminal()
-    for name, value in _facts(info).items():
-        if value is not None:
-            out.say(f"{name:<12} {line(value)}")
-    return 0
+    facts = [f"{name:<12} {line(value)}" for name, value in _facts(info).items() if value is not None]
+    tell(info, "\n".join(facts), json=json)
 
 
 @app.command
-def steer(session: str, text: str | None = None, /, *, settings: PlaceFlags | None = None) -> int:
-    """Say something to the turn that runs. Claude Code and Codex take it in; where an agent cannot, use `send`.
-
-    Parameters
-    ----------
-    session
-        Its whole id, as listed.
-    text
-        What to say. Without it, standard input is read.
-    """
+def steer(session: SessionId, text: Said = None, /, *, settings: PlaceFlags | None = None) -> None:
+    """Say something to the turn that runs. Claude Code and Codex take it in; where an agent cannot, use `send`."""
     with connect(settings) as server:
         _found(server, session).steer(text or _piped())
-    Terminal().say(f"told the turn that runs in {line(session)}")
-    return 0
+    say(f"told the turn that runs in {line(session)}")
 
 
 @app.command
-def cancel(session: str, /, *, settings: PlaceFlags | None = None) -> int:
-    """Cancel the turn that runs, if one does. The session goes on.
-
-    Parameters
-    ----------
-    session
-        Its whole id, as listed.
-    """
+def cancel(session: SessionId, /, *, settings: PlaceFlags | None = None) -> None:
+    """Cancel the turn that runs, if one does. The session goes on."""
     with connect(settings) as server:
         _found(server, session).cancel()
-    Terminal().say(f"cancelled what ran in {line(session)}, if anything did")
-    return 0
+    say(f"cancelled what ran in {line(session)}, if anything did")
 
 
 @app.command
-def terminate(session: str, /, *, settings: PlaceFlags | None = None) -> int:
-    """End a session for good: its agent is stopped with all that it started. What happened can still be read.
-
-    Parameters
-    ----------
-    session
-        Its whole id, as listed.
-    """
+def terminate(session: SessionId, /, *, settings: PlaceFlags | None = None) -> None:
+    """End a session for good: its agent is stopped with all that it started. What happened can still be read."""
     with connect(settings) as server:
         _found(server, session).terminate()
-    Terminal().say(
-        f"terminated {line(session)}; see what happened with: legation sessions tail {line(session)}"
-    )
-    return 0
+    say(f"terminated {line(session)}; see what happened with: legation sessions tail {line(session)}")
 
 
 @app.command
 def delete(
-    *sessions: str,
+    *sessions: Annotated[str, Parameter(help="Their whole ids, as listed.")],
     yes: Annotated[
         bool, Parameter(negative="", help="Do not ask first. Needed where nobody can be asked.")
     ] = False,
     settings: PlaceFlags | None = None,
-) -> int:
+) -> None:
     """Delete sessions for good: what happened in them, their own folders, their MCP servers, their grants.
 
     Their ids are never used again; what was approved in them stays on the trace (`legation trace`). One in which a turn
     runs is refused: `legation sessions cancel` it, or `terminate` it, first. To end one and keep its events, use
     `legation sessions terminate`.
-
-    Parameters
-    ----------
-    sessions
-        Their whole ids, as listed.
     """
     if not sessions:
         raise InvalidParams("cannot delete no session; name one or more, as `legation sessions` lists them")
     with connect(settings) as server:
-        found = [
-            _found(server, each) for each in dict.fromkeys(sessions)
-        ]  # all of them are there, or none goes
+        # All of them are there, or none goes.
+        found = [_found(server, each) for each in dict.fromkeys(sessions)]
         if not yes:
             _must_be_confirmed([each.info() for each in found])
         for each in found:
             each.delete()
-            Terminal().say(f"deleted {line(each.id)}")
-    return 0
+            say(f"deleted {line(each.id)}")
 
 
 def _must_be_confirmed(sessions: Sequence[SessionInfo]) -> None:
@@ -387,13 +256,27 @@ def _found(server: Legation, session: str) -> Session[Caller]:
 
 @contextmanager
 def _agents_that_are_none() -> Iterator[None]:
-    """Over HTTP they are bad parameters, as sandbox-agent has it; here they have the exit code of other commands."""
+    """Tell of an agent that there is not with the exit code of other commands; over HTTP, as sandbox-agent has it, it is a
+    bad parameter."""
     try:
         yield
     except InvalidParams as error:
         if error.data and error.data.get("type") == "unsupported_agent":
             raise NotFound(error.message) from None
         raise
+
+
+def _begin(
+    session: Session[Caller], prompt: str | None, *, detach: bool, json: bool, settings: PlaceFlags | None
+) -> int:
+    """Say which session it is, and send it what there is to do."""
+    if json:
+        say_json(session.info())
+    else:
+        say(line(session.id))
+    if prompt is None:
+        return 0
+    return _send(session, prompt, detach=detach, json=json, settings=settings)
 
 
 def _send(
@@ -445,3 +328,46 @@ def _facts(info: SessionInfo) -> dict[str, str | None]:
 def _cut(info: SessionInfo) -> str | None:
     at, reason = (info.cut or {}).get("at"), (info.cut or {}).get("reason")
     return f"{when(at) if isinstance(at, int) else '?'}: {reason}" if info.cut else None
+
+
+class _Server(msgspec.Struct, rename="camel"):
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] | None = None
+    cwd: str | None = None
+    type: str | None = None
+    url: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+class _File(msgspec.Struct, rename="camel"):
+    """MCP servers as agents have them for themselves. Keys stand in such a file, never on the command line."""
+
+    mcp_servers: dict[str, _Server]
+
+
+def read_mcp(path: Path | None) -> dict[str, LocalMcp | RemoteMcp] | None:
+    if path is None:
+        return None
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_File)
+    except OSError as error:
+        raise InvalidParams(f"cannot read {path}: {error.strerror}; give a file with mcpServers") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidParams(f"cannot read {path} as MCP servers: {error}; correct it") from None
+    return {name: _server(path, name, server) for name, server in found.mcp_servers.items()}
+
+
+def _server(path: Path, name: str, server: _Server) -> LocalMcp | RemoteMcp:
+    if server.command and not server.url:
+        return LocalMcp(command=server.command, args=server.args, env=server.env, cwd=server.cwd)
+    if server.url and not server.command:
+        transport: Literal["http", "sse"] = "sse" if server.type == "sse" else "http"
+        return RemoteMcp(url=server.url, transport=transport, headers=server.headers)
+    raise InvalidParams(f"cannot use MCP server {name!r} of {path}: give it a command or a url, not both")
+
+
+def skills_of(folders: Sequence[Path]) -> Skills | None:
+    if not folders:
+        return None
+    return Skills(sources=[SkillSource(type="local", source=server_path(folder)) for folder in folders])

@@ -337,9 +337,8 @@ def _ways_on(session: str, finished: PromptFinished | None) -> str:
     return f"{again}, or {anew}" if lost else again
 
 
-def follow_session(flags: PlaceFlags | None, session: str, after: int, *, json: bool) -> int:
+def follow_session(flags: PlaceFlags | None, session: str, after: int, *, json: bool) -> None:
     asyncio.run(_tail(flags, session, after, view_of(json=json)))
-    return 0
 
 
 def exit_code(finished: PromptFinished | None) -> int:

@@ -13,7 +13,7 @@ import msgspec
 from cyclopts import Parameter
 
 from legation.cli.flags import LocalFlags, PlaceFlags, connect, connect_to, settings_of
-from legation.cli.output import Terminal, line, say_json, when
+from legation.cli.output import Terminal, line, say, say_json, tell, when
 from legation.errors import Forbidden, NotFound, StorageFailed, TimedOut, Unavailable
 from legation.store.files import owner_alive
 from legation.wire.api.server import OWNER_LOCK
@@ -32,33 +32,23 @@ def status(
     settings: PlaceFlags | None = None,
 ) -> int:
     """Say whether Legation is up here, and how it is. The exit code is 0 only if it is up and ready."""
-    out = Terminal()
     try:
         with connect(settings) as server:
             info, problem = server.info(), _why_not_ready(server)
             edit = _why_not_in_force(server)
     except Unavailable as error:
-        if json:
-            say_json({"up": False, "why": error.message})
-        else:
-            out.say(f"down: {error.message}")
+        tell({"up": False, "why": error.message}, f"down: {error.message}", json=json)
         return error.status.exit
     if json:
         say_json({"up": True, "ready": problem is None, "policyProblem": edit, **msgspec.to_builtins(info)})
     else:
-        out.write("up", "green" if problem is None else "yellow")
-        facts = (
-            info.url,
-            info.database,
-            f"pid {info.pid}",
-            f"since {when(info.started_at)}",
-            problem or "ready",
-        )
-        out.say(f" · {' · '.join(facts)} · {info.version}")
+        Terminal().write("up", "green" if problem is None else "yellow")
+        since = f"pid {info.pid} · since {when(info.started_at)}"
+        say(f" · {info.url} · {info.database} · {since} · {problem or 'ready'} · {info.version}")
         if edit is not None:
-            out.say("the newest edit of the policies is not in force, the rules before it are:", "yellow")
+            say("the newest edit of the policies is not in force, the rules before it are:", "yellow")
             for each in edit.splitlines():
-                out.say(f"    {line(each)}", "yellow")
+                say(f"    {line(each)}", "yellow")
     return 0 if problem is None else Unavailable("").status.exit
 
 
@@ -71,7 +61,7 @@ def _why_not_ready(server: Legation) -> str | None:
 
 
 def _why_not_in_force(server: Legation) -> str | None:
-    """Of the newest edit of the policies: whoever made it looks here, and not into the log."""
+    """Read why the newest edit of the policies is not in force: whoever made it looks here, and not into the log."""
     try:
         return server.policy.info().problem
     except Forbidden:  # a token that may not read
@@ -82,7 +72,7 @@ def stop(
     *,
     force: Annotated[bool, Parameter(negative="", help="Kill it if it does not end by itself.")] = False,
     settings: LocalFlags | None = None,
-) -> int:
+) -> None:
     """Stop the Legation of this machine. Streams get their last word; what is stored stays."""
     place = replace(settings_of(settings), url=None)  # that of this machine, whatever else is set
     lock = place.data_dir / OWNER_LOCK
@@ -99,8 +89,7 @@ def stop(
         os.kill(pid, signal.SIGKILL)
     if not _gone(lock, KILL_LIMIT):
         raise TimedOut(f"cannot stop Legation: process {pid} goes on; `legation stop --force` kills it")
-    Terminal().say(f"stopped (pid {pid})")
-    return 0
+    say(f"stopped (pid {pid})")
 
 
 def _gone(lock: Path, limit: float) -> bool:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from cyclopts import App, Parameter
 
-from legation.cli.approvals import SHOWN, Rows, page_size
-from legation.cli.flags import Json, PlaceFlags, connect
-from legation.cli.output import Terminal, line, named, plain, say_json, show
-from legation.errors import InvalidParams, NotFound
+from legation.cli.approvals import SHOWN, Rows, arguments, page_size
+from legation.cli.flags import Json, PlaceFlags, connect, explained
+from legation.cli.output import Terminal, line, named, plain, say, say_json, show
+from legation.errors import InvalidParams
 from legation.wire.api.approvals import ChainHead, ChainReport, TraceDetail, TraceEntry, TraceStep
 
 if TYPE_CHECKING:
@@ -22,23 +22,15 @@ if TYPE_CHECKING:
     from legation.client import Legation
 
 
+BROKEN: Final = 1  # exit code: something is wrong with a chain
+_HASH: Final = 64  # characters of a hash
+
 app = App(
     name="trace",
     help="""What agents did and who allowed it: list, show, verify, export.
 
 Without a command it lists calls, the newest first.""",
 )
-app.command(
-    "legation.cli.trace:verify",
-    name="verify",
-    help="""Prove that the record is as it was written: no step changed, removed, put in or moved. Exit code 1 if not.
-
-Keep the head it prints somewhere else, and give it back with --head: only that shows that no end was cut off.""",
-)
-
-Server = Annotated[
-    str | None, Parameter(help="Only this server's chain, by its name as `verify` shows it. Without it, all.")
-]
 
 
 @app.default
@@ -54,7 +46,7 @@ def list_(
     limit: Rows = SHOWN,
     json: Json = False,
     settings: PlaceFlags | None = None,
-) -> int:
+) -> None:
     """List calls, the newest first: what was decided, by whom, and how it ended."""
     columns = {
         "trace": lambda entry: entry.trace_id,
@@ -71,7 +63,6 @@ def list_(
             agent=agent, tool=tool, session=session, since=since, limit=page_size(limit)
         )
         show(islice(rows, limit), columns, json=json, if_empty="no calls are recorded that fit")
-    return 0
 
 
 def _answer(entry: TraceEntry) -> str | None:
@@ -83,35 +74,22 @@ def _answer(entry: TraceEntry) -> str | None:
 
 
 @app.command(name="show")
-def show_(trace: str, /, *, json: Json = False, settings: PlaceFlags | None = None) -> int:
-    """Show one call with every step of it.
-
-    Parameters
-    ----------
-    trace
-        Its whole id, as listed.
-    """
-    with connect(settings) as server, _explained(trace):
+def show_(
+    trace: Annotated[str, Parameter(help="Its whole id, as listed.")],
+    /,
+    *,
+    json: Json = False,
+    settings: PlaceFlags | None = None,
+) -> None:
+    """Show one call with every step of it."""
+    with connect(settings) as server, explained("show", "trace", trace, "trace"):
         found = server.traces.get(trace)
     if json:
         say_json(found)
-        return 0
-    out = Terminal()
+        return
     for text in _words(found):
-        out.say(text)
+        say(text)
     show(found.steps, _STEP_COLUMNS, json=False, if_empty="no steps")
-    return 0
-
-
-@contextmanager
-def _explained(trace: str) -> Iterator[None]:
-    try:
-        yield
-    except NotFound:
-        raise NotFound(
-            f"cannot show {line(trace)}: there is no such trace here; "
-            "give the whole id, as `legation trace` lists it"
-        ) from None
 
 
 _STEP_COLUMNS = {
@@ -130,8 +108,6 @@ def _says(step: TraceStep) -> str | None:
 
 
 def _words(trace: TraceDetail) -> Iterator[str]:
-    from legation.cli.approvals import arguments
-
     known = {
         "agent": trace.agent_id,
         "tool": trace.tool,
@@ -168,21 +144,25 @@ def _json(value: object) -> list[str]:
 
 @app.command
 def export(
-    file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
+    file: Annotated[
+        Path | None,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Where to; without it, or as -, standard output. It is there completely or not at all, and for you alone.",
+        ),
+    ] = None,
     /,
     *,
-    server: Server = None,
+    server: Annotated[
+        str | None,
+        Parameter(help="Only this server's chain, by its name as `verify` shows it. Without it, all."),
+    ] = None,
     after: Annotated[int | None, Parameter(help="Only the steps after this number; needs --server.")] = None,
     settings: PlaceFlags | None = None,
-) -> int:
+) -> None:
     """Write the record as JSON lines, one a step, with all that is still kept of what was said.
 
     Such a file is verified without any server: `legation trace verify FILE`.
-
-    Parameters
-    ----------
-    file
-        Where to; without it, or as -, standard output. It is there completely or not at all, and for you alone.
     """
     with connect(settings) as legation:
         lines = legation.traces.export(server, after=after)
@@ -190,10 +170,9 @@ def export(
             for each in lines:
                 sys.stdout.buffer.write(each)
             sys.stdout.buffer.flush()
-            return 0
+            return
         steps = _write(file, lines)
-    Terminal().say(f"wrote {steps} steps to {line(str(file))}")
-    return 0
+    say(f"wrote {steps} steps to {line(str(file))}")
 
 
 def _write(file: Path, lines: Iterator[bytes]) -> int:
@@ -208,15 +187,6 @@ def _write(file: Path, lines: Iterator[bytes]) -> int:
     return steps
 
 
-# `legation trace verify`: of a server's chains, or of an export without any server.
-#
-# A chain cannot show by itself that its end was cut off. Keep the head that is printed, elsewhere, and give it back as
-# `--head` the next time.
-
-BROKEN: Final = 1  # exit code: something is wrong with a chain
-_HASH: Final = 64  # characters of a hash
-
-
 class KnownHead(NamedTuple):
     """`server` None: of the one chain that there is."""
 
@@ -225,8 +195,15 @@ class KnownHead(NamedTuple):
     hash: str
 
 
+@app.command
 def verify(
-    file: Annotated[Path | None, Parameter(allow_leading_hyphen=True)] = None,
+    file: Annotated[
+        Path | None,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="An export, or - for standard input: verified here, without a server. Without it, the chains of the server.",
+        ),
+    ] = None,
     /,
     *,
     head: Annotated[
@@ -239,12 +216,9 @@ def verify(
     json: Json = False,
     settings: PlaceFlags | None = None,
 ) -> int:
-    """Prove that the record is as it was written.
+    """Prove that the record is as it was written: no step changed, removed, put in or moved. Exit code 1 if not.
 
-    Parameters
-    ----------
-    file
-        An export, or - for standard input: verified here, without a server. Without it, the chains of the server.
+    Keep the head it prints somewhere else, and give it back with --head: only that shows that no end was cut off.
     """
     known = [_head(text) for text in head]
     if file is None:
@@ -259,7 +233,7 @@ def verify(
         else:
             _say(report)
     if not reports and not json:
-        Terminal().say("nothing is recorded yet: there is no chain to verify", "dim")
+        say("nothing is recorded yet: there is no chain to verify", "dim")
     return BROKEN if any(report.problems for report in reports) else 0
 
 
@@ -289,7 +263,7 @@ def _opened(file: Path) -> Iterator[Iterable[bytes]]:
 
 
 def _whole(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Whoever wrote the file may have been killed in the middle of its last line: that is no fault of the chain."""
+    """Leave out a torn last line: whoever wrote the file may have been killed in it, which is no fault of the chain."""
     for each in lines:
         if each.endswith(b"\n"):
             yield each
@@ -345,13 +319,13 @@ def _only(servers: list[str]) -> str:
 
 
 def _say(report: ChainReport) -> None:
-    out, name = Terminal(), line(report.server or "?")
+    name = line(report.server or "?")
     purged = f", {report.purged} purged" if report.purged else ""
     counts = f"{report.steps} steps, {report.contents} contents{purged}"
     for problem in report.problems:
-        out.say(f"{name}: {line(problem)}", "red")
+        say(f"{name}: {line(problem)}", "red")
     if report.problems:
-        out.say(f"{name}: NOT as it was written; {counts}", "red")
+        say(f"{name}: NOT as it was written; {counts}", "red")
     else:
-        out.say(f"{name}: good; {counts}", "green")
-    out.say(f"    head {name}:{report.head.seq}:{line(report.head.hash)}", "dim")
+        say(f"{name}: good; {counts}", "green")
+    say(f"    head {name}:{report.head.seq}:{line(report.head.hash)}", "dim")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("legation.server")
 
 
-def up(*, settings: ServerFlags | None = None) -> int:
+def up(*, settings: ServerFlags | None = None) -> None:
     """Start Legation on this machine and stay: one process, one data folder, on loopback.
 
     The first start makes everything it needs: a workspace, its owner, keys, a database. It prints one line with a link
@@ -26,7 +26,6 @@ def up(*, settings: ServerFlags | None = None) -> int:
 
     run(settings_of(settings), mode="up", announce=_announce)
     print("Legation is down.")
-    return 0
 
 
 def _announce(it: Up) -> None:
@@ -50,7 +49,7 @@ def server(
         bool, Parameter(negative="", help="As sandbox-agent has it. There is no telemetry here.")
     ] = False,
     settings: ServerFlags | None = None,
-) -> int:
+) -> None:
     """Serve the HTTP API, and nothing else: for containers, service managers and programs that start it.
 
     The same as `legation up` without the link; the log goes to standard error as JSON. Alone on its data folder with
@@ -63,10 +62,9 @@ def server(
             logger.warning("--no-token is not obeyed: callers need a token; `legation tokens` makes them")
 
     run(settings_of(settings), mode="server", announce=announce, exit_with_parent=exit_with_parent)
-    return 0
 
 
-def worker(*, settings: LocalFlags | None = None) -> int:
+def worker(*, settings: LocalFlags | None = None) -> None:
     """Work on runs beside other servers and workers. Needs Postgres (LEGATION_DATABASE_URL).
 
     There are no runs yet: it connects, checks that it could work, and waits to be stopped.
@@ -74,4 +72,3 @@ def worker(*, settings: LocalFlags | None = None) -> int:
     from legation.server.worker import run
 
     run(settings_of(settings))
-    return 0
