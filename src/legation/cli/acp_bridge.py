@@ -24,158 +24,18 @@ import httpx2
 import msgspec
 
 from legation.agents.messages import RpcMessage, id_key, read_message
-from legation.cli.flags import outage
+from legation.cli.flags import outage, token_of
 from legation.client.decode import Parser
 from legation.client.http import TRANSPORT_ERRORS, options
 from legation.client.request import zero_to_one
 from legation.client.target import DEFAULT_TIMEOUTS, Target, find, target
-from legation.errors import ConfigInvalid, LegationError, Unavailable
-from legation.settings import Settings, variable
+from legation.errors import LegationError, Unavailable
+from legation.settings import Settings
 from legation.wire import jsontext
 from legation.wire.acp.rpc import ErrorCode, RpcError
 
 if TYPE_CHECKING:
     from legation.client.child import ServerChild
-
-
-# Standard input as lines, standard output as bytes: neither holds up the loop, or the end of the process.
-
-CHUNK: Final = 64 * 1024
-LONGEST: Final = 64 * 1024 * 1024  # bytes of one message, as the server has it
-
-
-class TooLong(NamedTuple):
-    """A line of more than that, which nobody keeps."""
-
-    beginning: bytes
-
-
-class InputLines:
-    """Reads in a thread of its own, from the descriptor itself: a buffer's lock would outlive the process's will."""
-
-    def __init__(self, fd: int = 0) -> None:
-        self._fd = fd
-        self._loop = asyncio.get_running_loop()
-        self._lines: asyncio.Queue[bytes | TooLong | None] = asyncio.Queue()
-        self._room = threading.Semaphore(1_000)  # lines that wait; then the client does
-        threading.Thread(target=self._read, name="legation-stdin", daemon=True).start()
-
-    async def next(self) -> bytes | TooLong | None:
-        """None at the end."""
-        line = await self._lines.get()
-        self._room.release()
-        return line
-
-    def _read(self) -> None:
-        rest: list[bytes] = []
-        size = 0
-        while chunk := self._chunk():
-            *lines, last = chunk.split(b"\n")
-            for line in lines:
-                self._put(_whole([*rest, line], size + len(line)))
-                rest, size = [], 0
-            if last:
-                rest.append(last)
-                size += len(last)
-            if size > LONGEST:
-                del rest[1:]  # no end of it is in sight
-        if rest:
-            self._put(_whole(rest, size))
-        self._put(None)
-
-    def _chunk(self) -> bytes:
-        try:
-            return os.read(self._fd, CHUNK)
-        except OSError:
-            return b""
-
-    def _put(self, line: bytes | TooLong | None) -> None:
-        if not isinstance(line, bytes) or line.strip():
-            self._room.acquire()
-            try:
-                self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
-            except RuntimeError:  # the loop is closed: nobody reads any more
-                return
-
-
-def _whole(pieces: list[bytes], size: int) -> bytes | TooLong:
-    return TooLong(pieces[0]) if size > LONGEST else b"".join(pieces)
-
-
-def write_line(fd: int, line: bytes) -> None:
-    """Raises BrokenPipeError where nobody reads any more."""
-    data = memoryview(line + b"\n")
-    while data:
-        data = data[os.write(fd, data) :]
-
-
-# The server behind `legation acp`: the one that is named, the one of this machine, or one of our own.
-
-TRIES: Final = 3  # of two that start at once, one finds the other's server
-START_PAUSE: Final = 0.5  # seconds before another try: the other server's time to be found
-START: Final = 60.0  # seconds for a server of our own to become healthy: its time
-
-
-class Reach:
-    """`with Reach(...)`: at its end a server of our own is stopped. Blocks."""
-
-    def __init__(self, settings: Settings, workspace: str | None) -> None:
-        self._settings = settings
-        self._workspace = workspace
-        self._child: ServerChild | None = None
-
-    def __enter__(self) -> Reach:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-
-    @property
-    def is_own(self) -> bool:
-        """Whether the last one was started here."""
-        return self._child is not None
-
-    def look(self) -> Target:
-        """Where the server is now, and as whom; Unavailable where there is none. Starts none."""
-        settings = self._settings
-        if settings.url is not None:
-            if settings.token is None:
-                raise ConfigInvalid(f"cannot talk to {settings.url} without a token; set {variable('token')}")
-            return target(settings.url, settings.token, self._workspace)
-        found = find(settings.data_dir)
-        return target(found.url, found.token, self._workspace, found.certificate)
-
-    def __call__(self) -> Target:
-        """As `look`; where there is none, one is started."""
-        for attempt in range(TRIES):
-            try:
-                return self.look()
-            except Unavailable:
-                pass
-            try:
-                return self._start()
-            except LegationError as error:
-                if attempt == TRIES - 1:
-                    raise
-                print(f"legation: {error.message}; trying again", file=sys.stderr)
-                time.sleep(START_PAUSE)
-        raise Unavailable("cannot reach a Legation here; start one with `legation up`")
-
-    def _start(self) -> Target:
-        from legation.client.child import ServerChild
-        from legation.client.target import Spawn
-
-        self._stop()
-        print("legation: no Legation runs here; one is started, and ends with this", file=sys.stderr)
-        child = ServerChild(Spawn(data_dir=self._settings.data_dir, wait=START))
-        child.start()
-        self._child = child
-        return target(child.url, child.token, self._workspace)
-
-    def _stop(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            child.stop()
 
 
 END_GRACE: Final = 2.0  # seconds for answers that are on their way when the client has closed its end
@@ -185,6 +45,11 @@ PAUSE: Final = 0.2  # seconds before the stream is asked for again
 RESTART: Final = 30.0  # seconds: its owner's time to start a server again
 LOOK: Final = 0.25  # seconds between two looks whether it is back, and up to twice that
 LONGEST_PAUSE: Final = 5.0  # seconds, where the server refuses it again and again
+TRIES: Final = 3  # of two that start at once, one finds the other's server
+START_PAUSE: Final = 0.5  # seconds before another try: the other server's time to be found
+START: Final = 60.0  # seconds for a server of our own to become healthy: its time
+CHUNK: Final = 64 * 1024
+LONGEST: Final = 64 * 1024 * 1024  # bytes of one message, as the server has it
 BY_SIGNAL: Final = 128  # and its number: as shells have it
 
 _ID_FIRST: Final = re.compile(
@@ -213,7 +78,7 @@ class Bridge:
         self._opened = asyncio.Event()  # the server has taken a message
 
     async def run(self) -> int:
-        """The exit code. The client has gone when its end of either pipe is closed."""
+        """Return the exit code. The client has gone when its end of either pipe is closed."""
         loop = asyncio.get_running_loop()
         stopped: asyncio.Future[signal.Signals] = loop.create_future()
 
@@ -283,7 +148,7 @@ class Bridge:
     async def _again(
         self, send: Callable[[httpx2.AsyncClient], Awaitable[httpx2.Response]]
     ) -> httpx2.Response:
-        """Once more where the server was not reached at all, or is another than before."""
+        """Send; once more where the server was not reached at all, or is another than before."""
         for attempt in (1, 2):
             assert self._http is not None
             try:
@@ -301,7 +166,7 @@ class Bridge:
         raise AssertionError
 
     def _placed(self, message: RpcMessage, line: bytes) -> bytes:
-        """With the folder of --cwd where the client names none."""
+        """Put the folder of --cwd where the client names none."""
         if self._cwd is None or message.method not in _PLACED:
             return line
         try:
@@ -358,7 +223,7 @@ class Bridge:
         write_line(self._out, line)
 
     async def _find_again(self) -> None:
-        """What it was working on is lost if it is gone; sessions and the rest of the stream are not."""
+        """Connect again. What the server was working on is lost if it is gone; sessions and the rest of the stream are not."""
         before = self._target
         try:
             await self._connect()
@@ -432,7 +297,7 @@ class Bridge:
             _note(why)
 
     def _fail_all(self, why: str) -> None:
-        """But not the one that is being sent: told to ask again, the client would have it done twice."""
+        """Fail all but the one that is being sent: told to ask again, the client would have it done twice."""
         for key in list(self._waiting):
             spared = 1 if key == self._sending else 0
             while len(self._waiting.get(key, ())) > spared and (raw := self._settled(key)) is not None:
@@ -440,7 +305,7 @@ class Bridge:
         self._answered.set()
 
     def _settled(self, key: bytes) -> bytes | None:
-        """The oldest request of that id no longer waits; its id as it came."""
+        """Take the oldest request of that id from those that wait; gives its id as it came."""
         waiting = self._waiting.get(key)
         if not waiting:
             return None
@@ -455,7 +320,7 @@ class Bridge:
 
 
 def _no_message(line: bytes) -> ErrorCode:
-    """What is JSON, such as a batch, can be read and is refused."""
+    """Choose the error for a line that is no message: what is JSON, such as a batch, can be read and is refused."""
     try:
         jsontext.read(line)
     except jsontext.READ_ERRORS:
@@ -464,13 +329,13 @@ def _no_message(line: bytes) -> ErrorCode:
 
 
 def _first_id(beginning: bytes) -> bytes:
-    """Of a message of which only that is known; clients write the id before what may be long."""
+    """Read the id of a message of which only the beginning is known; clients write it before what may be long."""
     found = _ID_FIRST.match(beginning)
     return found[1] if found else b"null"
 
 
 def _detail(answer: httpx2.Response) -> str:
-    """What a problem says; something is said whatever came."""
+    """Read what a problem says; something is said whatever came."""
     with suppress(msgspec.MsgspecError):
         found = msgspec.json.decode(answer.content, type=dict[str, object]).get("detail")
         if isinstance(found, str):
@@ -480,3 +345,132 @@ def _detail(answer: httpx2.Response) -> str:
 
 def _note(what: str) -> None:
     print(f"legation: {what}", file=sys.stderr)
+
+
+class Reach:
+    """The server behind `legation acp`: the one that is named, the one of this machine, or one of our own.
+
+    `with Reach(...)`: at its end a server of our own is stopped. Blocks."""
+
+    def __init__(self, settings: Settings, workspace: str | None) -> None:
+        self._settings = settings
+        self._workspace = workspace
+        self._child: ServerChild | None = None
+
+    def __enter__(self) -> Reach:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the last one was started here."""
+        return self._child is not None
+
+    def look(self) -> Target:
+        """Find the server as it is now; Unavailable where there is none. Starts none."""
+        settings = self._settings
+        if settings.url is not None:
+            return target(settings.url, token_of(settings), self._workspace)
+        found = find(settings.data_dir)
+        return target(found.url, found.token, self._workspace, found.certificate)
+
+    def __call__(self) -> Target:
+        """Find the server; where there is none, one is started."""
+        for attempt in range(TRIES):
+            try:
+                return self.look()
+            except Unavailable:
+                pass
+            try:
+                return self._start()
+            except LegationError as error:
+                if attempt == TRIES - 1:
+                    raise
+                print(f"legation: {error.message}; trying again", file=sys.stderr)
+                time.sleep(START_PAUSE)
+        raise Unavailable("cannot reach a Legation here; start one with `legation up`")
+
+    def _start(self) -> Target:
+        from legation.client.child import ServerChild
+        from legation.client.target import Spawn
+
+        self._stop()
+        print("legation: no Legation runs here; one is started, and ends with this", file=sys.stderr)
+        child = ServerChild(Spawn(data_dir=self._settings.data_dir, wait=START))
+        child.start()
+        self._child = child
+        return target(child.url, child.token, self._workspace)
+
+    def _stop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop()
+
+
+class TooLong(NamedTuple):
+    """A line of more than that, which nobody keeps."""
+
+    beginning: bytes
+
+
+class InputLines:
+    """Standard input as lines; neither the loop nor the end of the process waits for it.
+
+    It is read in a thread of its own, from the descriptor itself: a buffer's lock would outlive the process's will."""
+
+    def __init__(self, fd: int = 0) -> None:
+        self._fd = fd
+        self._loop = asyncio.get_running_loop()
+        self._lines: asyncio.Queue[bytes | TooLong | None] = asyncio.Queue()
+        self._room = threading.Semaphore(1_000)  # lines that wait; then the client does
+        threading.Thread(target=self._read, name="legation-stdin", daemon=True).start()
+
+    async def next(self) -> bytes | TooLong | None:
+        """None at the end."""
+        line = await self._lines.get()
+        self._room.release()
+        return line
+
+    def _read(self) -> None:
+        rest: list[bytes] = []
+        size = 0
+        while chunk := self._chunk():
+            *lines, last = chunk.split(b"\n")
+            for line in lines:
+                self._put(_whole([*rest, line], size + len(line)))
+                rest, size = [], 0
+            if last:
+                rest.append(last)
+                size += len(last)
+            if size > LONGEST:
+                del rest[1:]  # no end of it is in sight
+        if rest:
+            self._put(_whole(rest, size))
+        self._put(None)
+
+    def _chunk(self) -> bytes:
+        try:
+            return os.read(self._fd, CHUNK)
+        except OSError:
+            return b""
+
+    def _put(self, line: bytes | TooLong | None) -> None:
+        if not isinstance(line, bytes) or line.strip():
+            self._room.acquire()
+            try:
+                self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
+            except RuntimeError:  # the loop is closed: nobody reads any more
+                return
+
+
+def _whole(pieces: list[bytes], size: int) -> bytes | TooLong:
+    return TooLong(pieces[0]) if size > LONGEST else b"".join(pieces)
+
+
+def write_line(fd: int, line: bytes) -> None:
+    """Raises BrokenPipeError where nobody reads any more."""
+    data = memoryview(line + b"\n")
+    while data:
+        data = data[os.write(fd, data) :]

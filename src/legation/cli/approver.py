@@ -1,12 +1,15 @@
-"""A person at the terminal decides. Used by every command that asks."""
+"""A person at the terminal: questions, answers and Ctrl-C, for every command that asks."""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
 import os
+import signal
+import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from legation.cli.output import Terminal, line, paint_diff, plain
@@ -17,12 +20,11 @@ from legation.wire.ask import Ask, Decision, offers_only_always
 ANSWERS = "[y]es [n]o [c]ancel the turn: "
 QUESTION = f"Allow it, once? {ANSWERS}"
 ALWAYS = f"The agent offers no single yes. Allow this tool for all of this session? {ANSWERS}"
-CLOSED = "\x04"
 GONE = "the terminal was closed"
 
 
 def open_tty() -> TextIO | None:
-    """The terminal somebody sits at, even when stdin and stdout are pipes; None where there is none."""
+    """Open the terminal somebody sits at, even when stdin and stdout are pipes; None where there is none."""
     try:
         fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:
@@ -31,7 +33,7 @@ def open_tty() -> TextIO | None:
 
 
 class TerminalApprover:
-    """Asks one question at a time; what was typed before a question was shown is no answer to it.
+    """An approver that asks one question at a time; what was typed before a question was shown is no answer to it.
 
     Who answers `cancelled` wants the turn to end: that is for whoever asked."""
 
@@ -43,7 +45,7 @@ class TerminalApprover:
     async def decide(self, ask: Ask) -> Decision:
         async with self._one_at_a_time:
             try:
-                self._show(ask)
+                show_ask(self._out, ask.action, ask.title, _facts(ask.action), ask.diffs)
                 termios.tcflush(self._tty.fileno(), termios.TCIFLUSH)
                 return await self._answer(ALWAYS if offers_only_always(ask.options) else QUESTION)
             except (OSError, termios.error):
@@ -52,30 +54,34 @@ class TerminalApprover:
                 self._out.say("(no longer asked)", "dim")
                 raise
 
-    def _show(self, ask: Ask) -> None:
-        self._out.say()
-        self._out.say(f"{line(ask.action.agent)} asks: {line(ask.title)}", "bold")
-        for name, value in _facts(ask.action):
-            self._out.say(f"  {name} {_indented(value)}")
-        for diff in ask.diffs:
-            paint_diff(self._out, unified_diff(diff))
-
     async def _answer(self, question: str) -> Decision:
         while True:
             self._out.write(question, "yellow")
-            word = await _read_line(self._tty)
+            typed = await read_line(self._tty)
+            if typed is None:
+                return Decision("denied", _person(), GONE)
+            word = typed.lower()
             if word in ("y", "yes"):
                 return Decision("approved", _person(), "yes, in the terminal")
             if word in ("n", "no"):
                 return Decision("denied", _person(), "no, in the terminal")
-            if word == CLOSED:
-                return Decision("denied", _person(), GONE)
             if word in ("c", "cancel"):
                 return Decision("cancelled", _person(), "the turn was cancelled in the terminal")
 
 
+def show_ask(
+    out: Terminal, action: Action, title: str, facts: Iterable[tuple[str, str]], diffs: Iterable[Diff]
+) -> None:
+    out.say()
+    out.say(f"{line(action.agent)} asks: {line(title)}", "bold")
+    for name, value in facts:
+        out.say(f"  {name} {indented(value)}")
+    for diff in diffs:
+        paint_diff(out, unified_diff(diff))
+
+
 def unified_diff(diff: Diff) -> str:
-    """Made of what the agent says it will do. Every line of it starts with a mark of ours."""
+    """Make a diff of what the agent says it will do. Every line of it starts with a mark of ours."""
     old, new = _lines(diff.old_text or ""), _lines(diff.new_text)
     path = line(diff.path).lstrip("/")
     before = "/dev/null" if diff.old_text is None else f"a/{path}"
@@ -86,8 +92,8 @@ def _lines(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n") if text else []
 
 
-def _indented(text: str) -> str:
-    """So that no line of it can pass for one of ours."""
+def indented(text: str) -> str:
+    """Indent the lines after the first, so that none of them can pass for one of ours."""
     return plain(text).replace("\n", "\n       ")
 
 
@@ -103,7 +109,7 @@ def _facts(action: Action) -> Iterator[tuple[str, str]]:
 
 
 def login() -> str:
-    """Of whoever sits at the terminal."""
+    """Name whoever sits at the terminal."""
     return line(os.environ.get("USER", "")) or str(os.getuid())
 
 
@@ -111,10 +117,9 @@ def _person() -> str:
     return f"person {login()}"
 
 
-async def _read_line(tty: TextIO) -> str:
-    """One line in lower case, read without a thread that nobody could stop."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
+async def read_line(tty: TextIO) -> str | None:
+    """Read one line without a thread that nobody could stop; None where nobody sits there any more."""
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(tty.fileno(), ready.set)
     try:
         await ready.wait()
@@ -123,5 +128,33 @@ async def _read_line(tty: TextIO) -> str:
     try:
         typed = os.read(tty.fileno(), 4096).decode(errors="replace")
     except OSError:
-        return CLOSED
-    return typed.strip().lower() if typed else CLOSED
+        return None
+    return typed.strip() if typed else None
+
+
+@contextmanager
+def interrupts(
+    words: str, first: Callable[[], None], again: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Have the first Ctrl-C say so and call `first`; the next one calls `again`, and cancels this task."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        if interrupted:
+            again()
+            task.cancel()
+        else:
+            print(f"\nlegation: {words}", file=sys.stderr)
+            interrupted = True
+            first()
+
+    before = signal.getsignal(signal.SIGINT)  # asyncio's own: it stops everything
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)

@@ -156,7 +156,7 @@ def _seal(passphrase_file: Path | None) -> Callable[[], Seal | None]:
 
 
 class _Through:
-    """What comes from the server, counted and perhaps sealed, on its way into the file."""
+    """A filter of what comes from the server, counted and perhaps sealed, on its way into the file."""
 
     def __init__(self, counted: ProgressLine, seal: Seal | None) -> None:
         self._counted, self._seal, self._count = counted, seal, 0

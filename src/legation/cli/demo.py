@@ -67,7 +67,7 @@ def demo(
 
 
 class Autopilot:
-    """Answers for a person who is not there. In the demo only: elsewhere silence stays no."""
+    """An approver in place of a person who is not there. In the demo only: elsewhere silence stays no."""
 
     def __init__(self, out: Terminal, person: Approver | None) -> None:
         self._out = out
@@ -102,7 +102,7 @@ def _show(out: Terminal, settings: Settings, person: Approver | None, pace: floa
 
 
 def _account(out: Terminal, done: Done, folders: Folders, place: Path) -> None:
-    """What was kept, what was left, and what to try next."""
+    """Say what was kept, what was left, and what to try next."""
     reader = JsonlReader(folders.sessions / done.session_id, done.session_id)
     seqs = [event.seq for batch in reader.batches(0, lambda _: None) for event in batch]
     lost, doubled = reader.info().head - len(set(seqs)), len(seqs) - len(set(seqs))
@@ -130,7 +130,7 @@ def _left_behind(folders: Folders, place: Path) -> list[str]:
 
 
 def _check() -> int:
-    """The same as anybody sees, without a terminal, in a data folder of its own."""
+    """Show the same as anybody sees, without a terminal, in a data folder of its own."""
     seen = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="legation-check-") as data:
         code = _show(Terminal(seen), load({"data_dir": Path(data)}, {}), None, 0.0)

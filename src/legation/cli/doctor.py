@@ -178,7 +178,7 @@ def _leftovers(settings: Settings) -> Finding:
 
 
 def _old_data(folder: Path) -> Finding:
-    """What restores and backups left: prompts, answers and keys that may still be in use."""
+    """Look for what restores and backups left: prompts, answers and keys that may still be in use."""
     if (old := cut_off(folder)) is not None:
         says = f"a restore was cut off, and what was there is in {line(str(old))}"
         return Finding(

@@ -61,7 +61,7 @@ async def own_door(
     clock: Clock | None = None,
     grants: bool = False,
 ) -> AsyncIterator[Approver]:
-    """Which of the host's approvers it is. `timeout` is the person's time, unless a rule gives less. With `grants` the
+    """Open the door, which is the host's approver. `timeout` is the person's time, unless a rule gives less. With `grants` the
     person can grant a tool for the session, by a yes to an agent that offers only `always`. `watched`: somebody sees what
     happens, and need not be protected from what an agent does unasked unless a policy says so; `approves`: whoever would
     be asked has said yes beforehand."""
@@ -91,14 +91,14 @@ async def own_door(
 
 
 def _people(here: str, now_ms: int) -> Transaction[None]:
-    """Whoever is here has a name, so that they can be among the reviewers of a rule."""
+    """Give whoever is here a name, so that they can be among the reviewers of a rule."""
     yield from bootstrap(new_id("usr"), now_ms=now_ms)
     yield from users.insert(NewUser(name=here), user=here, now_ms=now_ms)
 
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """What the rules may leave to the one who is here."""
+    """A call that the rules may leave to the one who is here."""
 
     ask: Ask
     said: Decision | None = None
@@ -123,7 +123,7 @@ class Question:
 
 
 class Here:
-    """Asks the one who is here when an approval needs a person, and takes the answer to the inbox."""
+    """The one who is here: asked when an approval needs a person; the answer is taken to the inbox."""
 
     def __init__(self, person: Approver, inbox: ApprovalQueue) -> None:
         self._person = person

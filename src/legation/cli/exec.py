@@ -8,8 +8,8 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,11 +20,11 @@ from cyclopts import Parameter
 from legation.agents.catalogue import Catalogue
 from legation.agents.catalogue.catalogue import LOCAL
 from legation.approvals.policies import Policies
-from legation.cli.approver import TerminalApprover, open_tty
+from legation.cli.approver import TerminalApprover, interrupts, open_tty
 from legation.cli.door import TRACE, own_door
 from legation.cli.flags import SettingsFlags, settings_of
 from legation.cli.folders import Folders
-from legation.cli.output import Terminal, line, paint_diff
+from legation.cli.output import Terminal, line, paint_diff, say
 from legation.cli.view import AskedInOrder, Screen, view_of
 from legation.errors import STATUS, Cancelled, Code, InvalidParams
 from legation.host.changes import Changes, Snapshot
@@ -42,237 +42,21 @@ from legation.store.forbidden import ForbiddenPlaces
 from legation.store.jsonl import JsonlBackend
 from legation.store.stream import Subscription
 from legation.store.trust import TrustedFolders
+from legation.tasks import TaskSet
 from legation.wire import codec
 from legation.wire.acp.updates import Text
 from legation.wire.ask import ApproveAll, Approver, DenyAll
 from legation.wire.event_types import Diagnostic
 from legation.wire.events import Event
 
-# One prompt to one agent, in this process: what `legation exec` and the demo do.
-
 SUMMARY = 200  # characters of the prompt that the list of sessions shows
 LATER = 5.0  # seconds after a permission's time is over: the door's, to say so and to write it down
+INTERRUPTED = "cancelling; Ctrl-C again to stop the agent at once"
 SHOW_LIMIT = 10.0  # seconds the screen has to show what is left when the turn is over: the terminal's time
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    definition: AgentDefinition
-    cwd: Path
-    prompt: str
-    trusts: Callable[[str], bool] = trusts_nothing
-    mode: str | None = None  # one of the agent's, to work in
-    redact: Redact = unchanged
-    session_id: str = field(default_factory=partial(new_id, "ses"))
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    session_id: str
-    result: PromptResult
-    changes: Changes
-
-
-class Canceller:
-    """Cancels the turn that is running, if one is: for Ctrl-C and for whoever is asked."""
-
-    def __init__(self) -> None:
-        self.session: Session | None = None
-        self.host: AcpHost | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def __call__(self) -> None:
-        if self.session:
-            task = asyncio.create_task(self.session.cancel())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    def at_once(self) -> None:
-        """Whoever stops us does not wait for the agent."""
-        if self.host:
-            self.host.hurry()
-
-
-def run_turn(job: Job, settings: Settings, screen: Screen, person: Approver) -> Done:
-    """`person` is asked what the rules leave to somebody."""
-    logging.basicConfig(level=settings.log_level.upper(), format="legation: %(levelname)s: %(message)s")
-    try:
-        return asyncio.run(_run(job, settings, screen, person))
-    except asyncio.CancelledError:
-        raise Cancelled("cannot finish the turn: it was stopped; start it again") from None
-    except OutputClosed as error:
-        raise Cancelled(f"cannot go on: {error}; the agent was stopped") from None
-
-
-class OutputClosed(Exception):
-    """What happens can no longer be shown."""
-
-
-async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -> Done:
-    policies = Policies(settings.policy)  # first: without its rules nothing starts
-    session_id, cancel = job.session_id, Canceller()
-    forbidden = ForbiddenPlaces.in_force(settings, os.environ)
-    forbidden.check_folder(job.cwd)
-    _stop_on_hangup(cancel)
-    with Folders(settings.data_dir).session(session_id) as place:
-        async with await Snapshot.take(job.cwd, forbidden) as before:
-            door = own_door(
-                policies,
-                AskedInOrder(person, screen),
-                session_id=session_id,
-                trace=place / TRACE,
-                where=lambda session: host.where(session),
-                cancel_turn=cancel,
-                timeout=settings.permission_timeout,
-                grants=isinstance(person, TerminalApprover),  # what was said beforehand grants nothing
-                watched=isinstance(person, TerminalApprover),
-                approves=isinstance(person, ApproveAll),
-            )
-            async with (
-                _shown(screen) as show,
-                door as approver,
-                AcpHost(_options(job, settings, place, approver, forbidden)) as host,
-            ):
-                cancel.host = host
-                host.subscribe(None, 0, _complain)
-                result = await _prompt(host, job, session_id, cancel, show)
-            return Done(session_id, result, await before.changes())
-
-
-def _options(
-    job: Job, settings: Settings, place: Path, approver: Approver, forbidden: ForbiddenPlaces
-) -> HostOptions:
-    return HostOptions(
-        storage=JsonlBackend(place),
-        approver=approver,
-        limits=_limits(settings),
-        kill_timeout_ms=settings.stop_grace * 1000,
-        max_line=settings.max_line_bytes,
-        data_dir=settings.data_dir,
-        forbidden=forbidden,
-        redact=job.redact,
-        trusts=job.trusts,
-    )
-
-
-@asynccontextmanager
-async def _shown(screen: Screen) -> AsyncIterator[Callable[[Subscription], None]]:
-    """Given a session's events, the screen shows them to the last one."""
-    turn, showing = asyncio.current_task(), list[asyncio.Task[None]]()
-
-    def show(events: Subscription) -> None:
-        task = asyncio.create_task(screen.follow(events))
-        task.add_done_callback(partial(_stop_unseen, turn))
-        showing.append(task)
-
-    try:
-        yield show
-    finally:
-        if showing:
-            await asyncio.wait(showing, timeout=SHOW_LIMIT)
-        for task in showing:
-            _raise_unseen(task)
-        screen.end()
-
-
-def _stop_unseen(turn: asyncio.Task[Done] | None, showing: asyncio.Task[None]) -> None:
-    """An agent whose doings nobody can see is stopped: nobody would ever be asked."""
-    if turn and not showing.cancelled() and showing.exception():
-        turn.cancel()
-
-
-def _raise_unseen(showing: asyncio.Task[None]) -> None:
-    error = showing.exception() if showing.done() and not showing.cancelled() else None
-    if isinstance(error, OSError):
-        raise OutputClosed(f"the output could not be written ({error.strerror})") from error
-    if error:
-        raise error
-
-
-async def _prompt(
-    host: AcpHost, job: Job, session_id: str, cancel: Canceller, show: Callable[[Subscription], None]
-) -> PromptResult:
-    agent = await host.spawn_agent(job.definition)
-    await host.create_session(
-        agent.agent_id,
-        cwd=job.cwd,
-        session_id=session_id,
-        title=job.prompt[:SUMMARY],
-        prepare=None if job.mode is None else partial(choose_mode, name=job.mode, known=job.definition.modes),
-    )
-    show(host.events(session_id))
-    cancel.session = host.session(session_id)
-    try:
-        with _interrupts(cancel):
-            talk = cancel.session.talk
-            end = await talk.until_over(talk.begin((Text(text=job.prompt),)))
-            return end.told()
-    except asyncio.CancelledError:
-        await asyncio.shield(host.dispose_agent(agent.agent_id))  # at once, whatever it is doing
-        raise
-    finally:
-        await asyncio.shield(host.close_session(session_id))
-
-
-@contextmanager
-def _interrupts(cancel: Canceller) -> Iterator[None]:
-    """Ctrl-C once asks the agent to stop; twice stops it."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task
-    interrupted = False
-
-    def interrupt() -> None:
-        nonlocal interrupted
-        if interrupted:
-            cancel.at_once()
-            task.cancel()
-        else:
-            print("\nlegation: cancelling; Ctrl-C again to stop the agent at once", file=sys.stderr)
-            interrupted = True
-            cancel()
-
-    before = signal.getsignal(signal.SIGINT)  # asyncio's own: it stops everything
-    loop.add_signal_handler(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, before)
-
-
-def _stop_on_hangup(cancel: Canceller) -> None:
-    """A TERM, or the end of the terminal, stops the agent, at any stage; told again, we do not give up on that."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task
-    told = False
-
-    def stop() -> None:
-        nonlocal told
-        if not told:
-            told = True
-            cancel.at_once()
-            task.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop)
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        start=settings.start_timeout,
-        idle=settings.idle_timeout,
-        permission=settings.permission_timeout + LATER,
-    )
-
-
-def _complain(event: Event) -> None:
-    payload = codec.decode(event)
-    if isinstance(payload, Diagnostic) and payload.code.startswith("storage/"):
-        print(f"legation: {payload.code}: {payload.message}", file=sys.stderr)
-
-
 def exec_(
-    prompt: str | None = None,
+    prompt: Annotated[str | None, Parameter(help="What to do. Without it, standard input is read.")] = None,
     /,
     *,
     agent: Annotated[str | None, Parameter(help="A known agent, by name.")] = None,
@@ -304,11 +88,6 @@ def exec_(
     The agent starts with a clean environment, its own key if that is set here, and a HOME of its own. What it asks is decided by rules: --policy, else
     the starter `careful`. What they leave to somebody is asked in the terminal; without a terminal it is denied. The
     session is recorded; see `legation events`. The exit code is 0 only when the agent ended its turn by itself.
-
-    Parameters
-    ----------
-    prompt
-        What to do. Without it, standard input is read.
     """
     name, chosen = _name(agent, command), settings_of(settings)
     folder, trusts = _folder(cwd), _trusts(chosen.data_dir, this_time=trust)
@@ -335,21 +114,17 @@ def exec_(
     try:
         done = run_turn(job, chosen, Screen(view_of(json=json)), person)
         if not json:
-            show_end(Terminal(), done)
+            say()
+            show_changes(Terminal(), done.changes)
     finally:  # also if the agent crashed, or was stopped: then it is wanted most
         if not json and Folders(chosen.data_dir).is_recorded(job.session_id):
             _say_where(job.session_id)
     return exit_code(done)
 
 
-def show_end(out: Terminal, done: Done) -> None:
-    out.say()
-    show_changes(out, done.changes)
-
-
 def _say_where(session_id: str) -> None:
     with suppress(OSError):  # an output that is gone: what is told of that, or of the crash, counts more
-        Terminal().say(f"recorded as {session_id}; see it again with: legation events {session_id}", "dim")
+        say(f"recorded as {session_id}; see it again with: legation events {session_id}", "dim")
 
 
 def show_changes(out: Terminal, changes: Changes) -> None:
@@ -446,3 +221,191 @@ def _person(*, yes: bool, unattended: bool) -> Approver:
         return ApproveAll()
     tty = None if unattended else open_tty()
     return DenyAll() if tty is None else TerminalApprover(tty)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    definition: AgentDefinition
+    cwd: Path
+    prompt: str
+    trusts: Callable[[str], bool] = trusts_nothing
+    mode: str | None = None  # one of the agent's, to work in
+    redact: Redact = unchanged
+    session_id: str = field(default_factory=partial(new_id, "ses"))
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    session_id: str
+    result: PromptResult
+    changes: Changes
+
+
+class Canceller:
+    """A way to cancel the turn that is running, if one is: for Ctrl-C and for whoever is asked."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.host: AcpHost | None = None
+        self._tasks = TaskSet("legation-cancel")
+
+    def __call__(self) -> None:
+        if self.session:
+            self._tasks.start(self.session.cancel())
+
+    def at_once(self) -> None:
+        """Have the agent stop without the time it is given: whoever stops us does not wait for it."""
+        if self.host:
+            self.host.hurry()
+
+
+def run_turn(job: Job, settings: Settings, screen: Screen, person: Approver) -> Done:
+    """Run one prompt with one agent in this process. `person` is asked what the rules leave to somebody."""
+    logging.basicConfig(level=settings.log_level.upper(), format="legation: %(levelname)s: %(message)s")
+    try:
+        return asyncio.run(_run(job, settings, screen, person))
+    except asyncio.CancelledError:
+        raise Cancelled("cannot finish the turn: it was stopped; start it again") from None
+    except OutputClosed as error:
+        raise Cancelled(f"cannot go on: {error}; the agent was stopped") from None
+
+
+class OutputClosed(Exception):
+    """The output is gone: nothing that happens can be shown any more."""
+
+
+async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -> Done:
+    policies = Policies(settings.policy)  # first: without its rules nothing starts
+    session_id, cancel = job.session_id, Canceller()
+    forbidden = ForbiddenPlaces.in_force(settings, os.environ)
+    forbidden.check_folder(job.cwd)
+    _stop_on_hangup(cancel)
+    with Folders(settings.data_dir).session(session_id) as place:
+        async with await Snapshot.take(job.cwd, forbidden) as before:
+            door = own_door(
+                policies,
+                AskedInOrder(person, screen),
+                session_id=session_id,
+                trace=place / TRACE,
+                where=lambda session: host.where(session),
+                cancel_turn=cancel,
+                timeout=settings.permission_timeout,
+                grants=isinstance(person, TerminalApprover),  # what was said beforehand grants nothing
+                watched=isinstance(person, TerminalApprover),
+                approves=isinstance(person, ApproveAll),
+            )
+            async with (
+                _shown(screen) as show,
+                door as approver,
+                AcpHost(_options(job, settings, place, approver, forbidden)) as host,
+            ):
+                cancel.host = host
+                host.subscribe(None, 0, _complain)
+                result = await _prompt(host, job, session_id, cancel, show)
+            return Done(session_id, result, await before.changes())
+
+
+def _options(
+    job: Job, settings: Settings, place: Path, approver: Approver, forbidden: ForbiddenPlaces
+) -> HostOptions:
+    return HostOptions(
+        storage=JsonlBackend(place),
+        approver=approver,
+        limits=_limits(settings),
+        kill_timeout_ms=settings.stop_grace * 1000,
+        max_line=settings.max_line_bytes,
+        data_dir=settings.data_dir,
+        forbidden=forbidden,
+        redact=job.redact,
+        trusts=job.trusts,
+    )
+
+
+@asynccontextmanager
+async def _shown(screen: Screen) -> AsyncIterator[Callable[[Subscription], None]]:
+    """Give a function that has the screen show a session's events, to the last one."""
+    turn, showing = asyncio.current_task(), list[asyncio.Task[None]]()
+
+    def show(events: Subscription) -> None:
+        task = asyncio.create_task(screen.follow(events))
+        task.add_done_callback(partial(_stop_unseen, turn))
+        showing.append(task)
+
+    try:
+        yield show
+    finally:
+        if showing:
+            await asyncio.wait(showing, timeout=SHOW_LIMIT)
+        for task in showing:
+            _raise_unseen(task)
+        screen.end()
+
+
+def _stop_unseen(turn: asyncio.Task[Done] | None, showing: asyncio.Task[None]) -> None:
+    """Stop an agent whose doings nobody can see: nobody would ever be asked."""
+    if turn and not showing.cancelled() and showing.exception():
+        turn.cancel()
+
+
+def _raise_unseen(showing: asyncio.Task[None]) -> None:
+    error = showing.exception() if showing.done() and not showing.cancelled() else None
+    if isinstance(error, OSError):
+        raise OutputClosed(f"the output could not be written ({error.strerror})") from error
+    if error:
+        raise error
+
+
+async def _prompt(
+    host: AcpHost, job: Job, session_id: str, cancel: Canceller, show: Callable[[Subscription], None]
+) -> PromptResult:
+    agent = await host.spawn_agent(job.definition)
+    await host.create_session(
+        agent.agent_id,
+        cwd=job.cwd,
+        session_id=session_id,
+        title=job.prompt[:SUMMARY],
+        prepare=None if job.mode is None else partial(choose_mode, name=job.mode, known=job.definition.modes),
+    )
+    show(host.events(session_id))
+    cancel.session = host.session(session_id)
+    try:
+        with interrupts(INTERRUPTED, cancel, cancel.at_once):
+            talk = cancel.session.talk
+            end = await talk.until_over(talk.begin((Text(text=job.prompt),)))
+            return end.told()
+    except asyncio.CancelledError:
+        await asyncio.shield(host.dispose_agent(agent.agent_id))  # at once, whatever it is doing
+        raise
+    finally:
+        await asyncio.shield(host.close_session(session_id))
+
+
+def _stop_on_hangup(cancel: Canceller) -> None:
+    """Have a TERM, or the end of the terminal, stop the agent at any stage; told again, we do not give up on that."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task
+    told = False
+
+    def stop() -> None:
+        nonlocal told
+        if not told:
+            told = True
+            cancel.at_once()
+            task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        start=settings.start_timeout,
+        idle=settings.idle_timeout,
+        permission=settings.permission_timeout + LATER,
+    )
+
+
+def _complain(event: Event) -> None:
+    payload = codec.decode(event)
+    if isinstance(payload, Diagnostic) and payload.code.startswith("storage/"):
+        print(f"legation: {payload.code}: {payload.message}", file=sys.stderr)

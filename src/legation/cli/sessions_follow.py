@@ -1,22 +1,26 @@
 """A session of the server followed at the terminal, as `legation exec` shows its own: from the same log, by the same
-renderer, over as many connections as it takes."""
+renderer, over as many connections as it takes; and what its agent asks, put to whoever sits there.
+
+INV-K1  One question at a time, and what was typed before it was shown is no answer to it. What somebody else answers
+        meanwhile is taken back. The first answer stands, and the server says which that was.
+INV-K2  Nothing is asked while the server is away: the answer would go nowhere. When it is back, and all that happened
+        meanwhile was seen, what is still open is asked again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import sys
 import termios
-from collections.abc import Awaitable, Callable, Container, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Container
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TextIO
 
-from legation.cli.approver import open_tty, unified_diff
+from legation.cli.approver import ALWAYS, indented, interrupts, open_tty, read_line, show_ask
 from legation.cli.flags import PlaceFlags, connect_async, tell_outage
-from legation.cli.output import Terminal, line, paint_diff, plain
+from legation.cli.output import Terminal, line, say
 from legation.cli.view import View, view_of
 from legation.errors import STATUS, Code, InvalidParams, LegationError, NotFound
 from legation.ids import new_id
@@ -41,19 +45,10 @@ if TYPE_CHECKING:
     from legation.client.sessions import Session
 
 
-# What the agent of a followed session asks, put to whoever sits at the terminal.
-#
-# INV-K1  One question at a time, and what was typed before it was shown is no answer to it. What somebody else answers
-#         meanwhile is taken back. The first answer stands, and the server says which that was.
-# INV-K2  Nothing is asked while the server is away: the answer would go nowhere. When it is back, and all that happened
-#         meanwhile was seen, what is still open is asked again.
-
-ONLY_ALWAYS: Final = (
-    "The agent offers no single yes. Allow this tool for all of this session? [y]es [n]o [c]ancel the turn: "
-)
 QUESTION: Final = "Allow it? [y]es, once [a]lways in this session [n]o [c]ancel the turn: "
 NOT_YET: Final = 0.1  # seconds: the door's time to judge what was just asked; doubled each time
 NOT_YET_MOST: Final = 2.0
+INTERRUPTED: Final = "cancelling the turn; Ctrl-C again to stop waiting for it"
 AWAY: Final = "no longer asked: the server went away"
 _OVER: Final = "no longer asked"
 _WORDS: Final[dict[str, Literal["once", "always", "reject", "cancel"]]] = {
@@ -62,6 +57,118 @@ _WORDS: Final[dict[str, Literal["once", "always", "reject", "cancel"]]] = {
     **dict.fromkeys(("n", "no"), "reject"),
     **dict.fromkeys(("c", "cancel"), "cancel"),
 }
+_GONE = ("closed", "deleted")
+# How the host ends what it says of a session that cannot be taken up.
+CONTINUED = "in a new session that continues this one"
+
+
+def follow_turn(flags: PlaceFlags | None, session: str, text: str, *, json: bool) -> int:
+    """The exit code: 0 only when the agent ended its turn by itself."""
+    finished = asyncio.run(_turn(flags, session, text, view_of(json=json)))
+    if not json:
+        say(f"to go on: {_ways_on(line(session), finished)}", "dim")
+    return exit_code(finished)
+
+
+def _ways_on(session: str, finished: PromptFinished | None) -> str:
+    """One that was terminated, or that its agent has lost, goes on in another."""
+    again, anew = f"legation sessions send {session} ...", f"legation sessions continue {session} ..."
+    if finished is None:
+        return anew
+    lost = finished.error is not None and finished.error.message.endswith(CONTINUED)
+    return f"{again}, or {anew}" if lost else again
+
+
+def follow_session(flags: PlaceFlags | None, session: str, after: int, *, json: bool) -> None:
+    asyncio.run(_tail(flags, session, after, view_of(json=json)))
+
+
+def exit_code(finished: PromptFinished | None) -> int:
+    if finished is None or finished.error:
+        return STATUS[Code.AGENT_ERROR].exit
+    if finished.stop_reason == "cancelled":
+        return STATUS[Code.CANCELLED].exit
+    return 0 if finished.stop_reason == "end_turn" else STATUS[Code.AGENT_ERROR].exit
+
+
+async def _turn(flags: PlaceFlags | None, id_: str, text: str, view: View) -> PromptFinished | None:
+    """None: the session was terminated before."""
+    outages = Outages()
+    async with connect_async(flags, outages) as server:
+        session = await server.sessions.get(id_)
+        after = await head(server, id_)
+        async with _asking(server, session, view, outages) as asker:
+            try:
+                # Ctrl-C once cancels the turn; twice leaves it alone and ends the command.
+                with interrupts(INTERRUPTED, asker.cancel_turn):
+                    message = new_id("msg")
+                    await session.send(text, message_id=message)
+                    return await _until_finished(server, id_, after, message, view, asker)
+            except asyncio.CancelledError:
+                raise KeyboardInterrupt from None
+
+
+async def _tail(flags: PlaceFlags | None, id_: str, after: int, view: View) -> None:
+    outages = Outages()
+    async with connect_async(flags, outages) as server:
+        session = await server.sessions.get(id_)
+        async with (
+            _asking(server, session, view, outages) as asker,
+            server.streams.follow(id_, after) as events,
+        ):
+            async for event in events:
+                view.show(event)
+                payload = codec.decode(event)
+                asker.saw(payload, event.seq)
+                if isinstance(payload, SessionStatus) and payload.status in _GONE:
+                    return
+
+
+async def _until_finished(
+    server: AsyncLegation, id_: str, after: int, message: str, view: View, asker: Asker
+) -> PromptFinished | None:
+    """Messages wait for each other: other turns may come before that of ours."""
+    turn: str | None = None
+    async with server.streams.follow(id_, after) as events:
+        async for event in events:
+            view.show(event)
+            payload = codec.decode(event)
+            asker.saw(payload, event.seq)
+            if isinstance(payload, PromptStarted) and payload.message == message:
+                turn = payload.turn
+            elif isinstance(payload, PromptFinished) and payload.turn == turn:
+                return payload
+            elif isinstance(payload, SessionStatus) and payload.status in _GONE:
+                return None
+    return None
+
+
+class Outages:
+    """Told on standard error; a question at the terminal is taken back first."""
+
+    asker: Asker | None = None
+
+    def __call__(self, error: LegationError | None) -> None:
+        if self.asker is not None and error is not None:
+            self.asker.away()
+        tell_outage(error)
+        if self.asker is not None and error is None:
+            self.asker.back()
+
+
+@asynccontextmanager
+async def _asking(
+    server: AsyncLegation, session: Session[AsyncCaller], view: View, outages: Outages
+) -> AsyncIterator[Asker]:
+    tty = open_tty()
+    try:
+        async with Asker(server, session, tty, view.pause) as asker:
+            outages.asker = asker
+            yield asker
+    finally:
+        view.end()
+        if tty is not None:
+            tty.close()
 
 
 class Closed(Exception):
@@ -186,7 +293,7 @@ class Asker:
             return
         async with self._one_at_a_time:
             self._show(asked)
-            question = ONLY_ALWAYS if offers_only_always(asked.options) else QUESTION
+            question = ALWAYS if offers_only_always(asked.options) else QUESTION
             answer = _WORDS[await self._choose(question, _WORDS)]
         self._asking.discard(asked.id)
         if answer == "cancel":
@@ -229,7 +336,7 @@ class Asker:
         async with self._one_at_a_time:
             self._pause()
             self._out.say()
-            self._out.say(f"asked: {_indented(asked.message)}", "bold")
+            self._out.say(f"asked: {indented(asked.message)}", "bold")
             if asked.url is not None:
                 self._out.say(f"  see {line(asked.url)}")
             return await self._fill_in(fields_of(asked.requested_schema))
@@ -249,7 +356,6 @@ class Asker:
         return answers
 
     def _show(self, asked: PermissionAsked) -> None:
-        self._pause()
         action = asked.action
         facts = {
             "runs": "\n".join(action.commands),
@@ -257,13 +363,9 @@ class Asker:
             "reaches": ", ".join(action.urls),
             "unclear": ", ".join(action.unclear),
         }
-        self._out.say()
-        self._out.say(f"{line(action.agent)} asks: {line(asked.title)}", "bold")
-        for name, value in facts.items():
-            if value:
-                self._out.say(f"  {name} {_indented(value)}")
-        for diff in asked.diffs:
-            paint_diff(self._out, unified_diff(diff))
+        known = [(name, value) for name, value in facts.items() if value]
+        self._pause()
+        show_ask(self._out, action, asked.title, known, asked.diffs)
 
     async def _choose(self, question: str, words: Container[str]) -> str:
         while True:
@@ -277,11 +379,14 @@ class Asker:
         termios.tcflush(self._tty.fileno(), termios.TCIFLUSH)
         self._out.write(question, "yellow")
         try:
-            return await _read_line(self._tty)
+            typed = await read_line(self._tty)
         except asyncio.CancelledError:
             why = self._why.get(asyncio.current_task(), _OVER)
             self._out.say(f"({line(why)})", "dim")
             raise
+        if typed is None:
+            raise Closed
+        return typed
 
 
 async def head(server: AsyncLegation, stream: str) -> int:
@@ -294,161 +399,3 @@ def _over(answered: PermissionAnswered | QuestionAnswered) -> str:
     """What to say of a question that is open no more; whoever answered it needs no word here."""
     withdrawn = answered.outcome in ("superseded", "cancelled", "expired") and answered.reason
     return f"{_OVER}: {answered.reason}" if withdrawn else _OVER
-
-
-async def _read_line(tty: TextIO) -> str:
-    """Read without a thread that nobody could stop."""
-    loop, ready = asyncio.get_running_loop(), asyncio.Event()
-    loop.add_reader(tty.fileno(), ready.set)
-    try:
-        await ready.wait()
-    finally:
-        loop.remove_reader(tty.fileno())
-    typed = os.read(tty.fileno(), 4096)
-    if not typed:
-        raise Closed
-    return typed.decode(errors="replace").strip()
-
-
-def _indented(text: str) -> str:
-    """So that no line of it can pass for one of ours."""
-    return plain(text).replace("\n", "\n       ")
-
-
-_GONE = ("closed", "deleted")
-# How the host ends what it says of a session that cannot be taken up.
-CONTINUED = "in a new session that continues this one"
-
-
-def follow_turn(flags: PlaceFlags | None, session: str, text: str, *, json: bool) -> int:
-    """The exit code: 0 only when the agent ended its turn by itself."""
-    finished = asyncio.run(_turn(flags, session, text, view_of(json=json)))
-    if not json:
-        Terminal().say(f"to go on: {_ways_on(line(session), finished)}", "dim")
-    return exit_code(finished)
-
-
-def _ways_on(session: str, finished: PromptFinished | None) -> str:
-    """One that was terminated, or that its agent has lost, goes on in another."""
-    again, anew = f"legation sessions send {session} ...", f"legation sessions continue {session} ..."
-    if finished is None:
-        return anew
-    lost = finished.error is not None and finished.error.message.endswith(CONTINUED)
-    return f"{again}, or {anew}" if lost else again
-
-
-def follow_session(flags: PlaceFlags | None, session: str, after: int, *, json: bool) -> None:
-    asyncio.run(_tail(flags, session, after, view_of(json=json)))
-
-
-def exit_code(finished: PromptFinished | None) -> int:
-    if finished is None or finished.error:
-        return STATUS[Code.AGENT_ERROR].exit
-    if finished.stop_reason == "cancelled":
-        return STATUS[Code.CANCELLED].exit
-    return 0 if finished.stop_reason == "end_turn" else STATUS[Code.AGENT_ERROR].exit
-
-
-async def _turn(flags: PlaceFlags | None, id_: str, text: str, view: View) -> PromptFinished | None:
-    """None: the session was terminated before."""
-    outages = Outages()
-    async with connect_async(flags, outages) as server:
-        session = await server.sessions.get(id_)
-        after = await head(server, id_)
-        async with _asking(server, session, view, outages) as asker:
-            with _interrupts(asker):
-                message = new_id("msg")
-                await session.send(text, message_id=message)
-                return await _until_finished(server, id_, after, message, view, asker)
-
-
-async def _tail(flags: PlaceFlags | None, id_: str, after: int, view: View) -> None:
-    outages = Outages()
-    async with connect_async(flags, outages) as server:
-        session = await server.sessions.get(id_)
-        async with (
-            _asking(server, session, view, outages) as asker,
-            server.streams.follow(id_, after) as events,
-        ):
-            async for event in events:
-                view.show(event)
-                payload = codec.decode(event)
-                asker.saw(payload, event.seq)
-                if isinstance(payload, SessionStatus) and payload.status in _GONE:
-                    return
-
-
-async def _until_finished(
-    server: AsyncLegation, id_: str, after: int, message: str, view: View, asker: Asker
-) -> PromptFinished | None:
-    """Messages wait for each other: other turns may come before that of ours."""
-    turn: str | None = None
-    async with server.streams.follow(id_, after) as events:
-        async for event in events:
-            view.show(event)
-            payload = codec.decode(event)
-            asker.saw(payload, event.seq)
-            if isinstance(payload, PromptStarted) and payload.message == message:
-                turn = payload.turn
-            elif isinstance(payload, PromptFinished) and payload.turn == turn:
-                return payload
-            elif isinstance(payload, SessionStatus) and payload.status in _GONE:
-                return None
-    return None
-
-
-class Outages:
-    """Told on standard error; a question at the terminal is taken back first."""
-
-    asker: Asker | None = None
-
-    def __call__(self, error: LegationError | None) -> None:
-        if self.asker is not None and error is not None:
-            self.asker.away()
-        tell_outage(error)
-        if self.asker is not None and error is None:
-            self.asker.back()
-
-
-@asynccontextmanager
-async def _asking(
-    server: AsyncLegation, session: Session[AsyncCaller], view: View, outages: Outages
-) -> AsyncIterator[Asker]:
-    tty = open_tty()
-    try:
-        async with Asker(server, session, tty, view.pause) as asker:
-            outages.asker = asker
-            yield asker
-    finally:
-        view.end()
-        if tty is not None:
-            tty.close()
-
-
-@contextmanager
-def _interrupts(asker: Asker) -> Iterator[None]:
-    """Ctrl-C once cancels the turn; twice leaves it alone and ends the command."""
-    loop, following = asyncio.get_running_loop(), asyncio.current_task()
-    assert following
-    interrupted = False
-
-    def interrupt() -> None:
-        nonlocal interrupted
-        if interrupted:
-            following.cancel()
-        else:
-            print("\nlegation: cancelling the turn; Ctrl-C again to stop waiting for it", file=sys.stderr)
-            interrupted = True
-            asker.cancel_turn()
-
-    before = signal.getsignal(signal.SIGINT)
-    loop.add_signal_handler(signal.SIGINT, interrupt)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if interrupted:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, before)

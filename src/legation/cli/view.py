@@ -33,7 +33,6 @@ from legation.wire.acp.updates import (
     merged,
 )
 from legation.wire.ask import Approver, Ask, Decision
-from legation.wire.codec import decode
 from legation.wire.event_types import (
     AgentExited,
     Diagnostic,
@@ -46,14 +45,77 @@ from legation.wire.event_types import (
 )
 from legation.wire.events import Event
 
-# A session's events as text for people: one line a happening, the agent's words as they stream.
-
 OUTPUT_LINES = 8  # of a tool's output that are shown
 _WOULD = {"deny": "denied it", "supervisor": "asked a supervisor", "human_approval": "asked a person"}
 _MARKS = {"completed": "✓", "failed": "✗", "in_progress": "▸", "pending": "·"}
 
 
+class View(Protocol):
+    def show(self, event: Event) -> None: ...
+    def pause(self) -> None: ...
+    def end(self) -> None: ...
+
+
+class JsonLines:
+    """The events as they are stored, one line each."""
+
+    def show(self, event: Event) -> None:
+        sys.stdout.buffer.write(store_codec.encode([event]))
+        sys.stdout.buffer.flush()
+
+    def pause(self) -> None: ...
+
+    def end(self) -> None: ...
+
+
+def view_of(*, json: bool) -> View:
+    return JsonLines() if json else Renderer(Terminal())
+
+
+class Screen:
+    """A view that shows a stream's events, and lets questions wait until everything before them has been shown."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._shown: dict[str, asyncio.Event] = {}
+
+    async def follow(self, events: Subscription) -> None:
+        async for event in events:
+            self._view.show(event)
+            if event.type == PermissionAsked.event_type():
+                asked = codec.decode(event)
+                if isinstance(asked, PermissionAsked):
+                    self._mark(asked.id).set()
+
+    async def caught_up(self, ask: Ask) -> None:
+        await self._mark(ask.id).wait()
+
+    def pause(self) -> None:
+        self._view.pause()
+
+    def end(self) -> None:
+        self._view.end()
+
+    def _mark(self, ask_id: str) -> asyncio.Event:
+        return self._shown.setdefault(ask_id, asyncio.Event())
+
+
+class AskedInOrder:
+    """An approver that asks another one once the screen has shown what led to the question."""
+
+    def __init__(self, approver: Approver, screen: Screen) -> None:
+        self._approver = approver
+        self._screen = screen
+
+    async def decide(self, ask: Ask) -> Decision:
+        await self._screen.caught_up(ask)
+        self._screen.pause()
+        return await self._approver.decide(ask)
+
+
 class Renderer:
+    """A session's events as text for people: one line a happening, the agent's words as they stream."""
+
     def __init__(self, terminal: Terminal) -> None:
         self._out = terminal
         self._speaking: type | None = None  # whose words the cursor stands in
@@ -247,69 +309,3 @@ def _content(call: AnyToolCall) -> str:
 
 def _text(block: ContentBlock) -> str:
     return block.text if isinstance(block, Text) else f"[{type(block).__name__}]"
-
-
-# How a session is shown while it runs: as text for people, or as JSON lines for programs.
-
-
-class View(Protocol):
-    def show(self, event: Event) -> None: ...
-    def pause(self) -> None: ...
-    def end(self) -> None: ...
-
-
-class JsonLines:
-    """Every event as it is stored, one line each."""
-
-    def show(self, event: Event) -> None:
-        sys.stdout.buffer.write(store_codec.encode([event]))
-        sys.stdout.buffer.flush()
-
-    def pause(self) -> None: ...
-
-    def end(self) -> None: ...
-
-
-def view_of(*, json: bool) -> View:
-    return JsonLines() if json else Renderer(Terminal())
-
-
-class Screen:
-    """Shows a stream's events, and lets questions wait until everything before them has been shown."""
-
-    def __init__(self, view: View) -> None:
-        self._view = view
-        self._shown: dict[str, asyncio.Event] = {}
-
-    async def follow(self, events: Subscription) -> None:
-        async for event in events:
-            self._view.show(event)
-            if event.type == PermissionAsked.event_type():
-                asked = decode(event)
-                if isinstance(asked, PermissionAsked):
-                    self._mark(asked.id).set()
-
-    async def caught_up(self, ask: Ask) -> None:
-        await self._mark(ask.id).wait()
-
-    def pause(self) -> None:
-        self._view.pause()
-
-    def end(self) -> None:
-        self._view.end()
-
-    def _mark(self, ask_id: str) -> asyncio.Event:
-        return self._shown.setdefault(ask_id, asyncio.Event())
-
-
-class AskedInOrder:
-    """Asks another approver, once the screen has shown what led to the question."""
-
-    def __init__(self, approver: Approver, screen: Screen) -> None:
-        self._approver = approver
-        self._screen = screen
-
-    async def decide(self, ask: Ask) -> Decision:
-        await self._screen.caught_up(ask)
-        self._screen.pause()
-        return await self._approver.decide(ask)
