@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Self, TypedDict, TypeVar, Unpack
 
-from legation.client import operations
-from legation.client.part_file import Filter, Unchanged
 from legation.client.request import REPEATS, Outages
 from legation.client.surface import Surface
 from legation.client.target import DEFAULT_TIMEOUTS, Spawn, Target, Timeouts, data_folder, find, target
@@ -17,9 +14,9 @@ from legation.secret import Secret
 if TYPE_CHECKING:
     from legation.client.async_http import AsyncCaller
     from legation.client.child import ServerChild
-    from legation.client.http import Caller, CallerCore
+    from legation.client.http import Caller
 
-A = TypeVar("A", bound="CallerCore[Any]")  # Caller or AsyncCaller
+A = TypeVar("A", bound="Caller | AsyncCaller")
 
 
 class How(TypedDict, total=False):
@@ -113,16 +110,6 @@ class Legation(ServerConnection["Caller"]):
             made._child.start()
         return made
 
-    def backup(
-        self, path: str | Path, *, keys: bool = False, through: Callable[[], Filter] = Unchanged
-    ) -> None:
-        """A copy of everything the server keeps, as one file readable by its owner alone. It takes the scope `backup`.
-
-        Prompts and what agents said can be read in it; the vault's secrets only with `keys`, or with those of the
-        server. `through` makes what the bytes go through on their way into the file.
-        """
-        self.caller.download(operations.backup(keys), Path(path), through)
-
     def close(self) -> None:
         self.caller.close()
         if self._child is not None:
@@ -154,26 +141,16 @@ class AsyncLegation(ServerConnection["AsyncCaller"]):
         """
         return cls._to_own(spawn, how)
 
-    async def backup(
-        self, path: str | Path, *, keys: bool = False, through: Callable[[], Filter] = Unchanged
-    ) -> None:
-        """A copy of everything the server keeps, as one file readable by its owner alone. It takes the scope `backup`.
-
-        Prompts and what agents said can be read in it; the vault's secrets only with `keys`, or with those of the
-        server. `through` makes what the bytes go through on their way into the file.
-        """
-        await self.caller.download(operations.backup(keys), Path(path), through)
-
     async def close(self) -> None:
         await self.caller.close()
         if self._child is not None:
-            await _in_thread(self._child.stop)
+            await self.caller.work(self._child.stop)
 
     async def __aenter__(self) -> Self:
         child = self._child
         if child is not None:
             try:
-                await _in_thread(child.start)
+                await self.caller.work(child.start)
             except BaseException:  # also when this task is cancelled: the thread then gives up by itself
                 child.give_up()
                 await self.caller.close()
@@ -184,9 +161,3 @@ class AsyncLegation(ServerConnection["AsyncCaller"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-async def _in_thread(work: Callable[[], None]) -> None:
-    import asyncio
-
-    await asyncio.to_thread(work)

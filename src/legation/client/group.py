@@ -1,11 +1,11 @@
 """How a name that users call is declared, once for the sync and the async client.
 
-A group is generic in its caller. Its attributes are descriptors that pair an operation with a way to run it:
-on a group with the sync caller they give plain methods, on one with the async caller the same methods to be
-awaited; the type checker sees which by the overloads of `__get__`.
+A group is generic in its caller. Its attributes pair what makes an operation with the way to run it: on a group with the
+sync caller they give plain methods, on one with the async caller the same methods to be awaited; the type checker sees
+which by the overloads of `Method.__get__`.
 
-A handle is a group that is about one thing: what `CallOf`, `ListedOf` and `FollowedOf` declare takes its id first, and
-the method on the handle does without it.
+A handle is a group that is about one thing: what the functions `…_of` declare takes its id first, and the method on the
+handle does without it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import signature
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from legation.client.follow import Follow
-from legation.client.request import Operation
+from legation.client.request import Download, Operation
 from legation.errors import InternalError
 from legation.wire.api.shape import Page
 
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from legation.client.async_http import AsyncCaller, AsyncItemStream
     from legation.client.http import Caller, ItemStream
 
-
 P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C")  # Caller or AsyncCaller
+S = TypeVar("S")  # what a method gives with the one,
+A = TypeVar("A")  # and with the other
 
 
 class Group(Generic[C]):
@@ -39,90 +41,23 @@ class Group(Generic[C]):
 
 
 @dataclass(frozen=True)
-class Call(Generic[P, T]):
-    """One operation, answered with one value."""
+class Method(Generic[P, S, A]):
+    """A name that users call: what `make` makes of the arguments, run by what `run` gets of the caller."""
 
-    make: Callable[P, Operation[T]]
-
-    @overload
-    def __get__(self, group: None, kind: type) -> Self: ...
-    @overload
-    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, T]: ...
-    @overload
-    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, Awaitable[T]]: ...
-    def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else bound(self.make, group, group.caller.send)
-
-
-@dataclass(frozen=True)
-class Listed(Generic[P, T]):
-    """A list that comes in pages: iterate it, or take one page."""
-
-    make: Callable[P, Operation[Page[T]]]
+    make: Callable[..., Any]
+    run: Callable[[Any], Callable[[Any], Any]]
 
     @overload
     def __get__(self, group: None, kind: type) -> Self: ...
     @overload
-    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, Pages[T]]: ...
+    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, S]: ...
     @overload
-    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncPages[T]]: ...
+    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, A]: ...
     def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else bound(self.make, group, group.caller.pages)
+        return self if group is None else _bound(self.make, group, self.run(group.caller))
 
 
-@dataclass(frozen=True)
-class Followed(Generic[P, T]):
-    """A stream without an end of its own: iterate it."""
-
-    make: Callable[P, Follow[T]]
-
-    @overload
-    def __get__(self, group: None, kind: type) -> Self: ...
-    @overload
-    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, ItemStream[T]]: ...
-    @overload
-    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncItemStream[T]]: ...
-    def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else bound(self.make, group, group.caller.follow)
-
-
-@dataclass(frozen=True)
-class ByLine(Generic[P]):
-    """A long answer that is read line by line: iterate it."""
-
-    make: Callable[P, Operation[None]]
-
-    @overload
-    def __get__(self, group: None, kind: type) -> Self: ...
-    @overload
-    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, ItemStream[bytes]]: ...
-    @overload
-    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, AsyncItemStream[bytes]]: ...
-    def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else bound(self.make, group, group.caller.lines)
-
-
-class CallOf(Call[P, T]):
-    if TYPE_CHECKING:
-
-        def __init__(self, make: Callable[Concatenate[str, P], Operation[T]]) -> None: ...
-
-
-class ListedOf(Listed[P, T]):
-    if TYPE_CHECKING:
-
-        def __init__(self, make: Callable[Concatenate[str, P], Operation[Page[T]]]) -> None: ...
-
-
-class FollowedOf(Followed[P, T]):
-    if TYPE_CHECKING:
-
-        def __init__(self, make: Callable[Concatenate[str, P], Follow[T]]) -> None: ...
-
-
-def bound(make: Callable[..., Any], group: Group[Any], run: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The method: what `make` makes, run."""
-
+def _bound(make: Callable[..., Any], group: Group[Any], run: Callable[[Any], Any]) -> Callable[..., Any]:
     @wraps(make)
     def method(*args: Any, **kwargs: Any) -> Any:
         return run(make(*group.of, *args, **kwargs))
@@ -134,11 +69,48 @@ def bound(make: Callable[..., Any], group: Group[Any], run: Callable[[Any], Any]
     return method
 
 
-# A list that the server gives in pages: all of its items, or one page at a time.
+def calls(make: Callable[P, Operation[T]]) -> Method[P, T, Awaitable[T]]:
+    """Declare an operation that is answered with one value."""
+    return Method(make, attrgetter("send"))
+
+
+def lists(make: Callable[P, Operation[Page[T]]]) -> Method[P, Pages[T], AsyncPages[T]]:
+    """Declare a list that comes in pages: iterate it, or take one page."""
+    return Method(make, attrgetter("pages"))
+
+
+def follows(make: Callable[P, Follow[T]]) -> Method[P, ItemStream[T], AsyncItemStream[T]]:
+    """Declare a stream without an end of its own: iterate it."""
+    return Method(make, attrgetter("follow"))
+
+
+def reads_lines(make: Callable[P, Operation[None]]) -> Method[P, ItemStream[bytes], AsyncItemStream[bytes]]:
+    """Declare a long answer that is read line by line: iterate it."""
+    return Method(make, attrgetter("lines"))
+
+
+def saves(make: Callable[P, Download]) -> Method[P, None, Awaitable[None]]:
+    """Declare a long answer that is written into a file."""
+    return Method(make, attrgetter("download"))
+
+
+def calls_of(make: Callable[Concatenate[str, P], Operation[T]]) -> Method[P, T, Awaitable[T]]:
+    return Method(make, attrgetter("send"))
+
+
+def lists_of(make: Callable[Concatenate[str, P], Operation[Page[T]]]) -> Method[P, Pages[T], AsyncPages[T]]:
+    return Method(make, attrgetter("pages"))
+
+
+def follows_of(
+    make: Callable[Concatenate[str, P], Follow[T]],
+) -> Method[P, ItemStream[T], AsyncItemStream[T]]:
+    return Method(make, attrgetter("follow"))
 
 
 class Pages(Generic[T]):
-    """Iterate it for every item, fetched as they are needed; each iteration starts anew."""
+    """A list that the server gives in pages. Iterate it for every item, fetched as they are needed; each iteration starts
+    anew."""
 
     def __init__(self, first: Operation[Page[T]], send: Callable[[Operation[Page[T]]], Page[T]]) -> None:
         self._first = first
@@ -160,7 +132,7 @@ class Pages(Generic[T]):
 
 
 class AsyncPages(Generic[T]):
-    """As Pages, awaited."""
+    """A list that the server gives in pages, awaited."""
 
     def __init__(
         self, first: Operation[Page[T]], send: Callable[[Operation[Page[T]]], Awaitable[Page[T]]]

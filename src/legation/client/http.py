@@ -1,15 +1,14 @@
-"""The sync side of the HTTP core, and what it shares with async_http.py. Importing it is slow: it brings httpx2."""
+"""The HTTP core, written once for both clients, and the caller that blocks. Importing it is slow: it brings httpx2."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypedDict, TypeVar
+from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar
 
 import httpx2
 
@@ -17,8 +16,17 @@ from legation import __version__
 from legation.client.decode import Lines
 from legation.client.follow import Follow, StreamRequest
 from legation.client.group import Pages
-from legation.client.part_file import Filter, PartFile, Unchanged
-from legation.client.request import Failure, Operation, Outages, Tries, received, refused, unreachable
+from legation.client.part_file import Filter, PartFile
+from legation.client.request import (
+    Download,
+    Failure,
+    Operation,
+    Outages,
+    Tries,
+    received,
+    refused,
+    unreachable,
+)
 from legation.client.target import BACKUP_READ, Located, Target, Timeouts
 from legation.errors import ConfigInvalid, Conflict, Unavailable
 from legation.wire.api.shape import Page
@@ -115,6 +123,7 @@ def _trust(target: Target) -> ssl.SSLContext | bool:
     return context
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
 H = TypeVar("H", httpx2.Client, httpx2.AsyncClient)
@@ -136,7 +145,9 @@ class RequestArguments(TypedDict):
 
 
 class CallerCore(Generic[H]):
-    """The part of a caller that never waits: where the server is, what is sent there, what an answer means."""
+    """All that a caller does, written once, as coroutines that wait by the six methods at its end and by nothing else.
+
+    `AsyncCaller` brings those of a loop. `BlockingCore` brings such as never suspend: `Caller` runs it without a loop."""
 
     _closed: Flag
 
@@ -152,6 +163,132 @@ class CallerCore(Generic[H]):
         self._away = False
         self._client(target)
 
+    async def send(self, operation: Operation[T]) -> T:
+        async def attempt(at: Target) -> T | Failure:
+            what, sent = self._request(operation, at)
+            try:
+                response = await self._ask(at, sent)
+            except TRANSPORT_ERRORS as error:
+                return failure(what, error)
+            return received(operation, what, response.status_code, response.headers, response.content)
+
+        return await self._repeated(operation, attempt)
+
+    async def download(self, wanted: Download) -> None:
+        async def attempt(at: Target) -> Failure | None:
+            with PartFile(wanted.to) as part:
+                failed = await self._try_download(wanted.operation, at, part, wanted.through())
+                if failed is None:
+                    await self.work(part.finish)
+            return failed
+
+        await self._repeated(wanted.operation, attempt)
+
+    async def _try_download(
+        self, operation: Operation[None], at: Target, part: PartFile, through: Filter
+    ) -> Failure | None:
+        def write(chunk: bytes) -> None:
+            part.write(through.update(chunk))
+
+        what, sent = self._request(operation, at, BACKUP_READ)
+        try:
+            async with self._stream(at, sent) as response:
+                if response.status_code != 200:
+                    return refused(what, response.status_code, response.headers, await self._body(response))
+                async with aclosing(self._chunks(response, CHUNK)) as chunks:
+                    async for chunk in chunks:
+                        await self.work(write, chunk)
+                await self.work(lambda: part.write(through.finish()))
+        except TRANSPORT_ERRORS as error:
+            return failure(what, error)
+        return None
+
+    async def _repeated(
+        self, operation: Operation[Any], attempt: Callable[[Target], Awaitable[T | Failure]]
+    ) -> T:
+        tries = Tries(operation.method, self._repeats)
+        while True:
+            self._refuse_if_closed()
+            at = self.located.now
+            outcome = await attempt(at)
+            if not isinstance(outcome, Failure):
+                return outcome
+            await self._pause(self._pause_after(tries, outcome, at))
+
+    async def read_lines(self, operation: Operation[None]) -> AsyncGenerator[bytes, None]:
+        """Give the lines of an answer, each with its newline. Repeated until the first chunk has come; what breaks off
+        after that is an error."""
+        tries = Tries(operation.method, self._repeats)
+        while True:
+            self._refuse_if_closed()
+            failed: list[Failure] = []
+            at = self.located.now
+            async with aclosing(self._try_lines(operation, at, failed)) as lines:
+                async for line in lines:
+                    yield line
+            self._refuse_if_closed()  # what was closed meanwhile looks like an end
+            if not failed:
+                return
+            await self._pause(self._pause_after(tries, failed[0], at))
+
+    async def _try_lines(
+        self, operation: Operation[None], at: Target, failed: list[Failure]
+    ) -> AsyncGenerator[bytes, None]:
+        """Give the lines of one answer. An async generator returns nothing: how it failed is put into `failed`."""
+        (what, sent), lines, began = self._request(operation, at), Lines(), False
+        try:
+            async with self._stream(at, sent) as response:
+                body = b"" if response.status_code == 200 else await self._body(response)
+                if refusal := no_lines(what, response.status_code, response.headers, body):
+                    failed.append(refusal)
+                    return
+                async with aclosing(self._chunks(response)) as chunks:
+                    async for chunk in chunks:
+                        began = True
+                        for line in lines.feed(chunk):
+                            yield line
+        except TRANSPORT_ERRORS as error:
+            lost = failure(what, error)
+            failed.append(lost._replace(passing=lost.passing and not began))
+            return
+        if lines.torn:
+            failed.append(broke_off(what))
+
+    async def read_stream(self, machine: Follow[T]) -> AsyncGenerator[T, None]:
+        """Give the items of a followed stream, over as many connections as it takes."""
+        while not machine.ended:
+            async with aclosing(self._connection(machine)) as chunks:
+                async for chunk in chunks:
+                    for item in machine.take(chunk):
+                        yield item
+                    if machine.hung_up:
+                        break
+            if not machine.ended:
+                await self._pause(self._pause_of(machine))
+
+    async def _connection(self, machine: Follow[Any]) -> AsyncGenerator[bytes, None]:
+        """Give the body of one connection of a followed stream; the machine is told how it went."""
+        asked = machine.request()
+        while True:
+            self._refuse_if_closed()
+            at = self.located.now
+            what, sent = self._stream_request(asked, at)
+            try:
+                async with self._stream(at, sent) as response:
+                    body = b"" if response.status_code == 200 else await self._body(response)
+                    outcome = self._opened(machine, what, response, body)
+                    if outcome is None:
+                        if not machine.hung_up:
+                            async with aclosing(self._chunks(response)) as chunks:
+                                async for chunk in chunks:
+                                    yield chunk
+                        return
+            except TRANSPORT_ERRORS as error:
+                outcome = failure(what, error)
+            if (failed := self.located.after(outcome, at)) is not None:
+                machine.failed(failed)
+                return
+
     def _client(self, at: Target) -> H:
         """Made anew only where the server has another certificate: whoever reads from the former one goes on."""
         trust = at.is_plain, at.is_local, at.certificate
@@ -163,9 +300,6 @@ class CallerCore(Generic[H]):
     def _refuse_if_closed(self) -> None:
         if self._closed.is_set():
             raise closed()
-
-    def _tries(self, operation: Operation[Any]) -> Tries:
-        return Tries(operation.method, self._repeats)
 
     def _pause_after(self, tries: Tries, failure: Failure, at: Target) -> float:
         """Seconds until the next try; none where there is another server to ask. Raises the error when all are used up."""
@@ -214,9 +348,31 @@ class CallerCore(Generic[H]):
             self._outages(why)
         return seconds
 
+    # The ways to wait.
 
-class Caller(CallerCore[httpx2.Client]):
-    """Sends operations, follows streams and downloads, and blocks meanwhile. Its twin is in async_http.py."""
+    async def _ask(self, at: Target, sent: RequestArguments) -> httpx2.Response:
+        raise NotImplementedError
+
+    def _stream(self, at: Target, sent: RequestArguments) -> AbstractAsyncContextManager[httpx2.Response]:
+        raise NotImplementedError
+
+    async def _body(self, response: httpx2.Response) -> bytes:
+        raise NotImplementedError
+
+    def _chunks(self, response: httpx2.Response, size: int | None = None) -> AsyncGenerator[bytes, None]:
+        raise NotImplementedError
+
+    async def _pause(self, seconds: float) -> None:
+        """Ends early, and with an error, when the client is closed meanwhile."""
+        raise NotImplementedError
+
+    async def work(self, do: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Do what blocks, on the disk or with a process."""
+        raise NotImplementedError
+
+
+class BlockingCore(CallerCore[httpx2.Client]):
+    """The core whose coroutines never suspend: what they wait for is done in place."""
 
     def __init__(
         self, target: Target, timeouts: Timeouts, repeats: int, outages: Outages | None = None
@@ -226,7 +382,6 @@ class Caller(CallerCore[httpx2.Client]):
         self._reading: set[socket.socket] = set()  # by followers, who block there
 
     def close(self) -> None:
-        """Also ends what other threads are reading or waiting for."""
         self._closed.set()
         for sock in tuple(self._reading):
             with suppress(OSError):
@@ -234,156 +389,94 @@ class Caller(CallerCore[httpx2.Client]):
         for client in tuple(self._http.values()):
             client.close()
 
-    def pause(self, seconds: float) -> None:
-        """Ends early, and with an error, when another thread closes the client."""
+    async def _ask(self, at: Target, sent: RequestArguments) -> httpx2.Response:
+        return self._client(at).request(**sent)
+
+    @asynccontextmanager
+    async def _stream(self, at: Target, sent: RequestArguments) -> AsyncIterator[httpx2.Response]:
+        with self._client(at).stream(**sent) as response:
+            yield response
+
+    async def _body(self, response: httpx2.Response) -> bytes:
+        return response.read()
+
+    async def _chunks(
+        self, response: httpx2.Response, size: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        sock: socket.socket = response.extensions["network_stream"].get_extra_info("socket")
+        self._reading.add(sock)
+        try:
+            self._refuse_if_closed()
+            for chunk in response.iter_bytes(size):
+                yield chunk
+        finally:
+            self._reading.discard(sock)
+
+    async def _pause(self, seconds: float) -> None:
         if self._closed.wait(seconds):
             raise closed()
 
-    def send(self, operation: Operation[T]) -> T:
-        tries = self._tries(operation)
-        while True:
-            self._refuse_if_closed()
-            at = self.located.now
-            outcome = self._try(operation, at)
-            if not isinstance(outcome, Failure):
-                return outcome
-            self.pause(self._pause_after(tries, outcome, at))
+    async def work(self, do: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        do(*args, **kwargs)
 
-    def _try(self, operation: Operation[T], at: Target) -> T | Failure:
-        what, sent = self._request(operation, at)
-        try:
-            response = self._client(at).request(**sent)
-        except TRANSPORT_ERRORS as error:
-            return failure(what, error)
-        return received(operation, what, response.status_code, response.headers, response.content)
 
-    def download(
-        self, operation: Operation[None], to: Path, through: Callable[[], Filter] = Unchanged
+def now(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("it waits for something, and there is no loop")
+
+
+class Caller:
+    """Sends operations, follows streams and downloads, and blocks meanwhile. Its twin is in async_http.py."""
+
+    def __init__(
+        self, target: Target, timeouts: Timeouts, repeats: int, outages: Outages | None = None
     ) -> None:
-        """The whole body as a file that is there completely or not at all."""
-        tries = self._tries(operation)
-        while True:
-            self._refuse_if_closed()
-            at = self.located.now
-            with PartFile(to) as part:
-                failed = self._try_download(operation, at, part, through())
-                if failed is None:
-                    return part.finish()
-            self.pause(self._pause_after(tries, failed, at))
+        self._core = BlockingCore(target, timeouts, repeats, outages)
+        self.located = self._core.located
+        self.close = self._core.close  # also ends what other threads are reading or waiting for
 
-    def _try_download(
-        self, operation: Operation[None], at: Target, part: PartFile, through: Filter
-    ) -> Failure | None:
-        what, sent = self._request(operation, at, BACKUP_READ)
-        try:
-            with self._client(at).stream(**sent) as response:
-                if response.status_code != 200:
-                    return refused(what, response.status_code, response.headers, response.read())
-                for chunk in response.iter_bytes(CHUNK):
-                    part.write(through.update(chunk))
-                part.write(through.finish())
-        except TRANSPORT_ERRORS as error:
-            return failure(what, error)
-        return None
+    def send(self, operation: Operation[T]) -> T:
+        return now(self._core.send(operation))
 
     def send_for(self, operation: Operation[T], make: Callable[[T], R]) -> R:
-        """What is made of the answer."""
+        """Make something of the answer."""
         return make(self.send(operation))
+
+    def download(self, wanted: Download) -> None:
+        now(self._core.download(wanted))
 
     def pages(self, first: Operation[Page[T]]) -> Pages[T]:
         return Pages(first, self.send)
 
     def lines(self, operation: Operation[None]) -> ItemStream[bytes]:
-        """The lines of an answer, each with its newline."""
-        return ItemStream(self._lines(operation))
-
-    def _lines(self, operation: Operation[None]) -> Generator[bytes, None, None]:
-        """Repeated until the first chunk has come; what breaks off after that is an error."""
-        tries = self._tries(operation)
-        while True:
-            self._refuse_if_closed()
-            at = self.located.now
-            outcome = yield from self._try_lines(operation, at)
-            self._refuse_if_closed()  # what another thread closed looks like an end
-            if outcome is None:
-                return
-            self.pause(self._pause_after(tries, outcome, at))
-
-    def _try_lines(self, operation: Operation[None], at: Target) -> Generator[bytes, None, Failure | None]:
-        (what, sent), lines, began = self._request(operation, at), Lines(), False
-        try:
-            with self._client(at).stream(**sent) as response:
-                body = b"" if response.status_code == 200 else response.read()
-                if failed := no_lines(what, response.status_code, response.headers, body):
-                    return failed
-                with self._wakeable(response):
-                    for chunk in response.iter_bytes():
-                        began = True
-                        yield from lines.feed(chunk)
-        except TRANSPORT_ERRORS as error:
-            lost = failure(what, error)
-            return lost._replace(passing=lost.passing and not began)
-        return broke_off(what) if lines.torn else None
+        return ItemStream(self._core.read_lines(operation))
 
     def follow(self, machine: Follow[T]) -> ItemStream[T]:
-        return ItemStream(self._items(machine))
-
-    def _items(self, machine: Follow[T]) -> Generator[T, None, None]:
-        while not machine.ended:
-            with closing(self._chunks(machine)) as chunks:
-                for chunk in chunks:
-                    yield from machine.take(chunk)
-                    if machine.hung_up:
-                        break
-            if not machine.ended:
-                self.pause(self._pause_of(machine))
-
-    def _chunks(self, machine: Follow[T]) -> Generator[bytes, None, None]:
-        """The body of one connection of a followed stream; the machine is told how it went."""
-        asked = machine.request()
-        while True:
-            self._refuse_if_closed()
-            at = self.located.now
-            what, sent = self._stream_request(asked, at)
-            try:
-                with self._client(at).stream(**sent) as response:
-                    body = b"" if response.status_code == 200 else response.read()
-                    outcome = self._opened(machine, what, response, body)
-                    if outcome is None:
-                        if not machine.hung_up:
-                            with self._wakeable(response):
-                                yield from response.iter_bytes()
-                        return
-            except TRANSPORT_ERRORS as error:
-                outcome = failure(what, error)
-            if (failed := self.located.after(outcome, at)) is not None:
-                return machine.failed(failed)
-
-    @contextmanager
-    def _wakeable(self, response: httpx2.Response) -> Iterator[None]:
-        sock: socket.socket = response.extensions["network_stream"].get_extra_info("socket")
-        self._reading.add(sock)
-        try:
-            self._refuse_if_closed()
-            yield
-        finally:
-            self._reading.discard(sock)
+        return ItemStream(self._core.read_stream(machine))
 
 
 class ItemStream(Generic[T]):
     """A long answer, or a followed stream: iterate it; `close` it, or leave its `with`, to stop before its end."""
 
-    def __init__(self, items: Generator[T, None, None]) -> None:
+    def __init__(self, items: AsyncGenerator[T, None]) -> None:
         self._items = items
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> T:
-        return next(self._items)
+        try:
+            return now(self._items.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None
 
     def close(self) -> None:
-        self._items.close()
+        now(self._items.aclose())
 
     def __enter__(self) -> Self:
         return self

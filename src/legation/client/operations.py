@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from legation.client.decode import read_page
-from legation.client.request import AsJson, Operation, get, get_linked, nothing, of_body, query_of, sending
+from legation.client.part_file import Filter, Unchanged
+from legation.client.request import (
+    AsJson,
+    Download,
+    Operation,
+    get,
+    get_linked,
+    nothing,
+    of_body,
+    query_of,
+    sending,
+)
 from legation.client.target import ASK_AGENT_READ, INSTALL_READ, LONG_READ, TOOL_READ, segment
 from legation.errors import InvalidParams
 from legation.wire.api.agents import (
@@ -206,9 +218,14 @@ def list_audit(after: str | None = None, limit: int | None = None) -> Operation[
     return get("/v1/audit", Page[AuditEntry], {"after": after, "limit": limit})
 
 
-def backup(keys: bool) -> Operation[None]:
-    """With the keys whoever has the file can open all of it."""
-    return Operation("GET", "/v1/backup", nothing, query_of({"keys": "true" if keys else None}))
+def backup(path: str | Path, *, keys: bool = False, through: Callable[[], Filter] = Unchanged) -> Download:
+    """A copy of everything the server keeps, as one file readable by its owner alone. It takes the scope `backup`.
+
+    Prompts and what agents said can be read in it; the vault's secrets only with `keys`, or with those of the
+    server. `through` makes what the bytes go through on their way into the file.
+    """
+    asked = Operation("GET", "/v1/backup", nothing, query_of({"keys": "true" if keys else None}))
+    return Download(asked, Path(path), through)
 
 
 def _member(workspace: str, user: str) -> str:

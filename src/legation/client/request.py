@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from time import monotonic
 from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
+from legation.client.part_file import Filter
 from legation.errors import (
     Conflict,
     Forbidden,
@@ -59,6 +61,15 @@ class Operation(Generic[T]):
     body: bytes | None = None
     wait: float | None = None  # seconds for the answer, where it takes its time; else Timeouts.read
     cursor: str = "after"  # of a list: the parameter that asks for the page behind
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """An operation whose answer becomes a file that is there completely or not at all."""
+
+    operation: Operation[None]
+    to: Path
+    through: Callable[[], Filter]  # made anew for every attempt
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, overload
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from legation.client.decode import Frame
 from legation.client.follow import Broken, Follow
-from legation.client.group import C, Call, CallOf, FollowedOf, Group, Listed, ListedOf, P, bound
+from legation.client.group import C, Group, Method, P, calls, calls_of, follows_of, lists, lists_of
 from legation.client.request import (
     PATIENCE,
     Answered,
@@ -402,19 +402,19 @@ def raw_query(raw: bool) -> Query:
 class Session(Group[C]):
     """Made by `sessions.create` and `sessions.get`. It holds no connection, and need not be closed."""
 
-    info = CallOf(read_session)
-    send = CallOf(send_message)
-    turn = FollowedOf(follow_turn)
-    events = FollowedOf(follow_session)
-    recorded = ListedOf(list_session_events)
-    answer = CallOf(answer_permission)
-    reply = CallOf(reply_question)
-    reject = CallOf(reject_question)
-    steer = CallOf(steer_turn)
-    cancel = CallOf(cancel_turn)
-    change = CallOf(change_session)
-    terminate = CallOf(terminate_session)
-    delete = CallOf(delete_session)
+    info = calls_of(read_session)
+    send = calls_of(send_message)
+    turn = follows_of(follow_turn)
+    events = follows_of(follow_session)
+    recorded = lists_of(list_session_events)
+    answer = calls_of(answer_permission)
+    reply = calls_of(reply_question)
+    reject = calls_of(reject_question)
+    steer = calls_of(steer_turn)
+    cancel = calls_of(cancel_turn)
+    change = calls_of(change_session)
+    terminate = calls_of(terminate_session)
+    delete = calls_of(delete_session)
 
     def __init__(self, caller: C, id_: str) -> None:
         super().__init__(caller, (id_,))
@@ -424,29 +424,15 @@ class Session(Group[C]):
         return f"<Session {self.id}>"
 
 
-@dataclass(frozen=True)
-class Opening(Generic[P]):
-    """An operation whose answer is the id of a session, given as the session in hand."""
-
-    make: Callable[P, Operation[str]]
-
-    @overload
-    def __get__(self, group: None, kind: type) -> Self: ...
-    @overload
-    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, Session[Caller]]: ...
-    @overload
-    def __get__(
-        self, group: Group[AsyncCaller], kind: type
-    ) -> Callable[P, Awaitable[Session[AsyncCaller]]]: ...
-    def __get__(self, group: Any, kind: type) -> Any:
-        if group is None:
-            return self
-        in_hand = partial(Session, group.caller)
-        return bound(self.make, group, partial(group.caller.send_for, make=in_hand))
+def opens(
+    make: Callable[P, Operation[str]],
+) -> Method[P, Session[Caller], Awaitable[Session[AsyncCaller]]]:
+    """Declare an operation whose answer is the id of a session, given as the session in hand."""
+    return Method(make, lambda caller: partial(caller.send_for, make=partial(Session, caller)))
 
 
 class Sessions(Group[C]):
-    list = Call(list_sessions)
-    pages = Listed(page_sessions)
-    create = Opening(create_session)
-    get = Opening(open_session)
+    list = calls(list_sessions)
+    pages = lists(page_sessions)
+    create = opens(create_session)
+    get = opens(open_session)

@@ -10,7 +10,7 @@ import msgspec
 from legation.client import operations
 from legation.client.decode import Frame
 from legation.client.follow import Follow, ManyStreams, OneStream
-from legation.client.group import ByLine, C, Call, Followed, Group, Listed
+from legation.client.group import C, Group, calls, follows, lists, reads_lines, saves
 from legation.client.request import PATIENCE, Query, Reconnects
 from legation.client.sessions import Sessions
 from legation.wire.event_types import ApprovalChanged
@@ -90,90 +90,91 @@ def _change(event: Event) -> Change | None:
 
 
 class Streams(Group[C]):
-    list = Listed(operations.list_streams)
-    events = Listed(operations.list_events)
-    follow = Followed(follow)
-    follow_many = Followed(follow_many)
+    list = lists(operations.list_streams)
+    events = lists(operations.list_events)
+    follow = follows(follow)
+    follow_many = follows(follow_many)
 
 
 class Agents(Group[C]):
-    list = Call(operations.list_agents)
-    install = Call(operations.install_agent)
-    modes = Call(operations.agent_modes)
-    models = Call(operations.agent_models)
+    list = calls(operations.list_agents)
+    install = calls(operations.install_agent)
+    modes = calls(operations.agent_modes)
+    models = calls(operations.agent_models)
 
 
 class Approvals(Group[C]):
-    list = Listed(operations.list_approvals)
-    get = Call(operations.read_approval)
-    approve = Call(operations.approve)
-    deny = Call(operations.deny)
-    escalate = Call(operations.escalate)
-    claim = Call(operations.claim)
-    answer_group = Call(operations.answer_group)
-    follow = Followed(follow_approvals)
+    list = lists(operations.list_approvals)
+    get = calls(operations.read_approval)
+    approve = calls(operations.approve)
+    deny = calls(operations.deny)
+    escalate = calls(operations.escalate)
+    claim = calls(operations.claim)
+    answer_group = calls(operations.answer_group)
+    follow = follows(follow_approvals)
 
 
 class Grants(Group[C]):
-    list = Listed(operations.list_grants)
-    give = Call(operations.give_grant)
-    get = Call(operations.read_grant)
-    revoke = Call(operations.revoke_grant)
+    list = lists(operations.list_grants)
+    give = calls(operations.give_grant)
+    get = calls(operations.read_grant)
+    revoke = calls(operations.revoke_grant)
 
 
 class Traces(Group[C]):
-    list = Listed(operations.list_traces)
-    get = Call(operations.read_trace)
-    verify = Call(operations.verify_traces)
-    export = ByLine(operations.export_traces)
+    list = lists(operations.list_traces)
+    get = calls(operations.read_trace)
+    verify = calls(operations.verify_traces)
+    export = reads_lines(operations.export_traces)
 
 
 class Policy(Group[C]):
-    info = Call(operations.policy_info)
-    explain = Call(operations.explain)
-    replay = Call(operations.replay)
-    hits = Call(operations.rule_hits)
+    info = calls(operations.policy_info)
+    explain = calls(operations.explain)
+    replay = calls(operations.replay)
+    hits = calls(operations.rule_hits)
 
 
 class Trust(Group[C]):
-    list = Listed(operations.list_trusted)
-    give = Call(operations.trust_folder)
-    withdraw = Call(operations.untrust_folder)
+    list = lists(operations.list_trusted)
+    give = calls(operations.trust_folder)
+    withdraw = calls(operations.untrust_folder)
 
 
 class Tokens(Group[C]):
-    list = Listed(operations.list_tokens)
-    create = Call(operations.create_token)
-    revoke = Call(operations.revoke_token)
+    list = lists(operations.list_tokens)
+    create = calls(operations.create_token)
+    revoke = calls(operations.revoke_token)
 
 
 class Users(Group[C]):
-    list = Listed(operations.list_users)
-    get = Call(operations.read_user)
-    create = Call(operations.create_user)
-    change = Call(operations.change_user)
+    list = lists(operations.list_users)
+    get = calls(operations.read_user)
+    create = calls(operations.create_user)
+    change = calls(operations.change_user)
 
 
 class Workspaces(Group[C]):
-    list = Listed(operations.list_workspaces)
-    get = Call(operations.read_workspace)
-    create = Call(operations.create_workspace)
-    members = Listed(operations.list_members)
-    set_role = Call(operations.set_role)
-    remove = Call(operations.remove_member)
+    list = lists(operations.list_workspaces)
+    get = calls(operations.read_workspace)
+    create = calls(operations.create_workspace)
+    members = lists(operations.list_members)
+    set_role = calls(operations.set_role)
+    remove = calls(operations.remove_member)
 
 
 class Surface(Group[C]):
-    health = Call(operations.health)
-    ready = Call(operations.ready)
-    info = Call(operations.info)
-    stop = Call(operations.stop)
-    rotate_keys = Call(operations.rotate_keys)
-    me = Call(operations.me)
-    sign_in_link = Call(operations.sign_in_link)
-    audit = Listed(operations.list_audit)
-    call_tool = Call(operations.call_tool)
-    decide = Call(operations.decide)
+    health = calls(operations.health)
+    ready = calls(operations.ready)
+    info = calls(operations.info)
+    stop = calls(operations.stop)
+    backup = saves(operations.backup)
+    rotate_keys = calls(operations.rotate_keys)
+    me = calls(operations.me)
+    sign_in_link = calls(operations.sign_in_link)
+    audit = lists(operations.list_audit)
+    call_tool = calls(operations.call_tool)
+    decide = calls(operations.decide)
 
     def __init__(self, caller: C) -> None:
         super().__init__(caller)
