@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from legation.errors import ConfigInvalid
 from legation.settings.fields import FIELDS, PREFIX, Settings, flag, variable
-from legation.settings.readers import Unusable, folders
+from legation.settings.readers import Unusable, read_folders
 
 CONFIG_VARIABLE: Final = "LEGATION_CONFIG"  # names the file, so that it cannot be a setting in it
 BIN_VARIABLE: Final = "LEGATION_BIN"  # names the program that the SDK starts: not ours to read
@@ -33,7 +33,7 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
             try:
                 if (field := _BY_NAME.get(name)) is None:
                     raise _unknown(name, layer.spell)
-                if field.read is folders and isinstance(raw, str):
+                if field.read is read_folders and isinstance(raw, str):
                     raw = raw.split(":")  # a list in the file; elsewhere a text, as PATH is
                 value = field.read(_from_home(raw, environ))
             except Unusable as fault:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Generic, Literal, TypeVar, cast, get_args
 from urllib.parse import urlsplit
 
 from legation.errors import InvalidParams
 from legation.secret import Secret
 
+T = TypeVar("T")
 LogLevel = Literal["debug", "info", "warning", "error", "critical"]
 
 _QUANTITY: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", re.ASCII)
@@ -48,7 +49,7 @@ class Duration:
 
 
 @dataclass(frozen=True)
-class Size:
+class ByteSize:
     """Bytes: a number, or a text with a unit."""
 
     least: int
@@ -73,7 +74,9 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Text:
+class Matching:
+    """A text of one pattern."""
+
     pattern: str
     hint: str
 
@@ -83,8 +86,8 @@ class Text:
         raise Unusable(f"is not understood: write {self.hint}")
 
 
-class Address(Text):
-    """One that can be taken apart: `http://[::1` looks like one, and has no host."""
+class Address(Matching):
+    """A text that can be taken apart: `http://[::1` looks like one, and has no host."""
 
     def __call__(self, value: object) -> str:
         found = super().__call__(value)
@@ -99,10 +102,10 @@ class Address(Text):
 
 
 @dataclass(frozen=True)
-class Words:
+class WordList:
     """A list in the file; elsewhere a text with commas."""
 
-    word: Text
+    word: Matching
 
     def __call__(self, value: object) -> tuple[str, ...]:
         words = value if isinstance(value, list) else str(value).split(",")
@@ -125,33 +128,34 @@ class SecretText:
 
 
 @dataclass(frozen=True)
-class Optional:
-    """The empty text stands for "none": it is the default, and a variable cannot be unset in every place."""
+class Optional(Generic[T]):
+    """A value or none, which the empty text stands for: it is the default, and a variable cannot be unset in every place."""
 
-    read: Callable[[object], object]
+    read: Callable[[object], T]
 
-    def __call__(self, value: object) -> object:
+    def __call__(self, value: object) -> T | None:
         return None if value == "" else self.read(value)
 
 
-def log_level(value: object) -> str:
-    if isinstance(value, str) and value.lower() in get_args(LogLevel):
-        return value.lower()
+def read_log_level(value: object) -> LogLevel:
+    for level in get_args(LogLevel):
+        if isinstance(value, str) and value.lower() == level:
+            return cast(LogLevel, level)
     raise Unusable(f"is not understood: write one of {', '.join(get_args(LogLevel))}")
 
 
-def folder(value: object) -> Path:
+def read_folder(value: object) -> Path:
     if isinstance(value, str | Path) and "\0" not in str(value) and Path(value).is_absolute():
         return Path(value)
     raise Unusable('is not understood: write an absolute path, or one that starts with "~/"')
 
 
-def folders(value: object) -> tuple[Path, ...]:
+def read_folders(value: object) -> tuple[Path, ...]:
     words = value if isinstance(value, list) else [value]
-    return tuple(folder(word) for word in words if word != "")
+    return tuple(read_folder(word) for word in words if word != "")
 
 
-def port(value: object) -> int:
+def read_port(value: object) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 65535:
@@ -159,7 +163,7 @@ def port(value: object) -> int:
     raise Unusable("is not understood: write a number from 1 to 65535, or 0 for any free one")
 
 
-def truth(value: object) -> bool:
+def read_truth(value: object) -> bool:
     if isinstance(value, str):
         value = {"true": True, "false": False, "1": True, "0": False}.get(value.lower())
     if isinstance(value, bool):
@@ -167,7 +171,7 @@ def truth(value: object) -> bool:
     raise Unusable("is not understood: write true or false")
 
 
-def command(value: object) -> tuple[str, ...]:
+def read_command(value: object) -> tuple[str, ...]:
     """A list in the file; elsewhere one text, split as a shell would."""
     try:
         words = value if isinstance(value, list) else shlex.split(str(value))
