@@ -10,7 +10,18 @@ from rich.cells import cell_len
 from tests.client.canned_door import view
 
 from legation.cli.approvals import Said
-from legation.cli.approvals_board import Answer, Board, Dialog, Key, Keys, Size, cut, frame, seconds, wrapped
+from legation.cli.approvals_board import (
+    AnswerDialog,
+    Board,
+    BoardAnswer,
+    KeyPress,
+    KeyReader,
+    ScreenSize,
+    cut,
+    frame,
+    seconds,
+    wrapped,
+)
 from legation.wire.api.approvals import ApprovalDetail
 from legation.wire.event_types import ApprovalChanged
 
@@ -45,11 +56,11 @@ def board_of(*ids: str) -> Board:
     return board
 
 
-def asked(board: Board) -> Dialog:
+def asked(board: Board) -> AnswerDialog:
     """A dialog that asks about the one looked at, all of which was seen."""
     assert board.focus is not None
     board.found(detail(board.focus), 0.0)
-    dialog = Dialog(board)
+    dialog = AnswerDialog(board)
     dialog.saw(3, 3)
     dialog.ask(board.answerable)
     return dialog
@@ -116,8 +127,8 @@ def test_a_list_mends_what_the_stream_lost() -> None:
 @pytest.mark.parametrize("key", ["y", "n", "e", "i"])
 def test_no_key_answers_what_is_not_asked_about(key: str) -> None:
     board = board_of("apr_1", "apr_2")
-    dialog = Dialog(board)
-    assert dialog.press(Key(key, key)) is None
+    dialog = AnswerDialog(board)
+    assert dialog.press(KeyPress(key, key)) is None
     assert not dialog.is_open
 
 
@@ -125,9 +136,9 @@ def test_every_other_key_than_yes_leaves_arguments_that_were_not_shown_alone() -
     for key in ("n", "escape", "q", "enter", "space"):
         dialog = asked(board_of("apr_1"))
         dialog.saw(10, 4)
-        assert dialog.press(Key("y", "y")) is None
+        assert dialog.press(KeyPress("y", "y")) is None
         assert "6 lines of its arguments were NOT shown" in dialog.question
-        assert dialog.press(Key(key)) is None
+        assert dialog.press(KeyPress(key)) is None
         assert not dialog.is_open
 
 
@@ -150,12 +161,12 @@ happenings = st.lists(
 def test_an_answer_is_always_about_the_one_that_was_on_the_screen(steps: list[tuple[str, str]]) -> None:
     """INV-A1, INV-A3: whatever comes in, in whatever order."""
     board, now = Board(), 0.0
-    dialog = Dialog(board)
+    dialog = AnswerDialog(board)
     on_screen: str | None = None  # the id whose question was drawn last
-    answer: Answer | None = None
+    answer: BoardAnswer | None = None
     for what, value in steps:
         if what == "key":
-            found = dialog.press(Key(value, value if len(value) == 1 else ""))
+            found = dialog.press(KeyPress(value, value if len(value) == 1 else ""))
             if found is not None:
                 assert found.ids[0] == on_screen
                 board.begin_answer(found.ids)
@@ -166,7 +177,7 @@ def test_an_answer_is_always_about_the_one_that_was_on_the_screen(steps: list[tu
             row = board.answerable
             dialog.ask(row) if not dialog.is_open else None
             drawn = frame(
-                board, Size(200, 24), now, question=dialog.question, scroll=0, help_=False, place="x"
+                board, ScreenSize(200, 24), now, question=dialog.question, scroll=0, help_=False, place="x"
             )
             dialog.saw(drawn.arguments, drawn.shown)
             assert len(drawn.lines) == 24
@@ -185,15 +196,15 @@ def test_an_answer_is_always_about_the_one_that_was_on_the_screen(steps: list[tu
 
 def test_keys_are_read_however_they_are_cut() -> None:
     typed = "jé\x1b[A\x1b[B\x1b[5~ \r\x7f".encode()
-    whole = list(Keys().feed(typed))
+    whole = list(KeyReader().feed(typed))
     assert [key.name for key in whole] == ["j", "é", "up", "down", "page-up", "space", "enter", "erase"]
-    keys = Keys()
+    keys = KeyReader()
     assert [key.name for key in [*keys.feed(typed[:2]), *keys.feed(typed[2:])]] == [key.name for key in whole]
 
 
 @pytest.mark.parametrize("cut_at", range(1, 18))
 def test_no_letter_of_what_is_pasted_is_a_key(cut_at: int) -> None:
-    typed, keys = b"\x1b[200~yyy\nny\x1b[201~q", Keys()
+    typed, keys = b"\x1b[200~yyy\nny\x1b[201~q", KeyReader()
     found = [*keys.feed(typed[:cut_at]), *keys.feed(typed[cut_at:])]
     assert [key.name for key in found if key.name in ("y", "n")] == []
     assert found[-1].name == "q"

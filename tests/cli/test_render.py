@@ -2,7 +2,7 @@
 
 import io
 
-from legation.cli.output import Terminal
+from legation.cli.output import Console
 from legation.cli.view import Renderer
 from legation.wire import codec
 from legation.wire.acp.updates import (
@@ -36,7 +36,7 @@ PROPOSED = ToolCall(
 
 def shown(*payloads: Known) -> str:
     out = io.StringIO()
-    renderer = Renderer(Terminal(out))
+    renderer = Renderer(Console(out))
     for seq, payload in enumerate(payloads, 1):
         told = codec.draft(payload)
         renderer.show(Event(seq=seq, at=0, type=told.type, raw=told.raw, span=told.span))

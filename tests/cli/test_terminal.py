@@ -4,7 +4,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.cli.output import Terminal, line, plain
+from legation.cli.output import Console, line, plain
 
 
 def test_control_sequences_are_made_visible() -> None:
@@ -25,6 +25,6 @@ def test_a_line_is_one_line() -> None:
 
 def test_colour_only_where_asked() -> None:
     coloured, bare = io.StringIO(), io.StringIO()
-    Terminal(coloured, colour=True).say("x", "red")
-    Terminal(bare).say("x", "red")
+    Console(coloured, colour=True).say("x", "red")
+    Console(bare).say("x", "red")
     assert (coloured.getvalue(), bare.getvalue()) == ("\x1b[31mx\x1b[0m\n", "x\n")

@@ -14,7 +14,7 @@ from tests.client.faults import Asked, answer, html, in_turn, ok, problem, servi
 
 from legation.client import Legation, Timeouts
 from legation.client.operations import call_tool
-from legation.client.request import Answered, Operation, as_linked
+from legation.client.request import ApiRequest, ApiResponse, as_linked
 from legation.client.target import TOOL_READ
 from legation.errors import (
     AlreadyAnswered,
@@ -311,7 +311,7 @@ def test_a_tool_has_more_than_an_hour() -> None:
     assert call_tool("t", {}, timeout=5).wait == 5
     with pytest.raises(InvalidParams, match="timeout"):
         call_tool("t", {}, timeout=0)
-    assert {each.name for each in fields(Operation)} >= {"wait"}
+    assert {each.name for each in fields(ApiRequest)} >= {"wait"}
 
 
 @pytest.mark.parametrize(
@@ -326,7 +326,7 @@ def test_a_tool_has_more_than_an_hour() -> None:
     ],
 )
 def test_only_the_place_is_taken_from_a_link(link: str, after: str | None) -> None:
-    page = as_linked(ApprovalView)(Answered({"link": link} if link else {}, b"[]"))
+    page = as_linked(ApprovalView)(ApiResponse({"link": link} if link else {}, b"[]"))
     assert page.next == after
 
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from tests.client.faults import BYE, END, HELLO, event, notice, tagged
 
 from legation.client.follow import MAX_BROKEN, Follow, ManyStreams, OneStream
-from legation.client.request import LONG_ENOUGH, MOST_PAUSE, Failure, Reconnects
+from legation.client.request import LONG_ENOUGH, MOST_PAUSE, Reconnects, RequestFailure
 from legation.errors import Conflict, InternalError, InvalidParams, NotFound, Unavailable
 from legation.wire.events import Event
 
 STREAM = {"content-type": "text/event-stream"}
-LOST = Failure(Unavailable("cannot GET x: lost; try again"), passing=True)
+LOST = RequestFailure(Unavailable("cannot GET x: lost; try again"), passing=True)
 
 
 @dataclass

@@ -27,7 +27,7 @@ from tests.client.faults import (
 
 from legation.client import AsyncLegation, Legation, Timeouts
 from legation.client.session_event import SessionEvent, Unknown, read_event_page, read_session_event
-from legation.client.sessions import Session, create_session
+from legation.client.sessions import ClientSession, create_session
 from legation.client.target import INSTALL_READ
 from legation.errors import (
     AgentError,
@@ -140,7 +140,7 @@ def asks(sequence: int) -> bytes:
 
 def on(use: Use) -> Use:
     """The session in hand, which is not asked for at the server."""
-    return lambda one: use(Session(one.caller, "s"))
+    return lambda one: use(ClientSession(one.caller, "s"))
 
 
 def sequences(events: Iterable[SessionEvent]) -> list[int]:
@@ -382,7 +382,7 @@ def test_what_another_try_cannot_mend_ends_it(driver: Driver, reply: Any, kind: 
 
 def test_a_negative_number_is_refused() -> None:
     with Legation.connect("http://127.0.0.1:1", TOKEN) as legation, pytest.raises(InvalidParams):
-        Session(legation.caller, "s").events(-1)
+        ClientSession(legation.caller, "s").events(-1)
 
 
 # Turns.
@@ -518,7 +518,7 @@ def test_a_permission_is_answered_while_its_turn_is_read() -> None:
 
     with serving(script) as server:
         with Legation.connect(server.url, TOKEN) as legation:
-            session = Session(legation.caller, "s")
+            session = ClientSession(legation.caller, "s")
             for event in session.turn("hi"):
                 if isinstance(event.data, Permission):
                     session.answer(event.data, "once")
@@ -533,7 +533,7 @@ def test_leaving_a_turn_early_leaves_nothing_open_and_sends_nothing_unasked() ->
 
     async def main() -> None:
         async with AsyncLegation.connect(server.url, TOKEN, timeouts=Timeouts(stream=20)) as legation:
-            session = Session(legation.caller, "s")
+            session = ClientSession(legation.caller, "s")
             session.turn("never begun")
             async with session.turn("hi") as events:
                 assert isinstance((await anext(events)).data, Turn)
@@ -546,7 +546,7 @@ def test_leaving_a_turn_early_leaves_nothing_open_and_sends_nothing_unasked() ->
 
 def test_a_method_of_a_session_does_without_its_id() -> None:
     with Legation.connect("http://127.0.0.1:1", TOKEN) as legation:
-        session = Session(legation.caller, "s")
+        session = ClientSession(legation.caller, "s")
     assert list(inspect.signature(session.answer).parameters) == ["permission", "reply"]
     assert list(inspect.signature(legation.sessions.create).parameters)[:2] == ["agent", "session_id"]
     assert repr(session) == "<Session s>"

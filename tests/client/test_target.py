@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from legation.client import AsyncLegation, Legation
-from legation.client.request import Failure
+from legation.client.request import RequestFailure
 from legation.client.target import Located, Target, find, segment, target
 from legation.errors import InvalidParams, LegationError, NotFound, Unauthenticated, Unavailable
 from legation.store.files import FolderLock
@@ -94,9 +94,9 @@ async def test_nothing_shows_the_token() -> None:
 # After a restart.
 
 OLD, NEW = target("http://127.0.0.1:1", "old"), target("http://127.0.0.1:2", "new")
-REFUSED = Failure(Unauthenticated("cannot know you"), passing=False)
-UNSENT = Failure(Unavailable("cannot connect"), passing=True, unsent=True)
-LOST = Failure(Unavailable("cannot read on"), passing=True)
+REFUSED = RequestFailure(Unauthenticated("cannot know you"), passing=False)
+UNSENT = RequestFailure(Unavailable("cannot connect"), passing=True, unsent=True)
+LOST = RequestFailure(Unavailable("cannot read on"), passing=True)
 
 
 def located(*found: Target | LegationError) -> Located:
@@ -115,7 +115,7 @@ def located(*found: Target | LegationError) -> Located:
 
 
 @pytest.mark.parametrize("failure", [REFUSED, UNSENT])
-def test_what_no_server_took_is_for_the_next_one(failure: Failure) -> None:
+def test_what_no_server_took_is_for_the_next_one(failure: RequestFailure) -> None:
     at = located(NEW)
     assert at.after(failure, OLD) is None
     assert at.now == NEW
@@ -140,7 +140,7 @@ def test_a_token_of_a_server_that_is_gone_is_refused_for_a_while() -> None:
 
 
 def test_a_refusal_that_has_nothing_to_do_with_restarts_is_left_alone() -> None:
-    refused = Failure(NotFound("cannot find that"), passing=False)
+    refused = RequestFailure(NotFound("cannot find that"), passing=False)
     assert located().after(refused, OLD) == refused
 
 

@@ -11,7 +11,7 @@ import pytest
 from legation.errors import TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit, Pipes, ProcessLauncher
 from legation.proc import child as child_module
-from legation.proc.child import Started
+from legation.proc.child import StartedChild
 
 Python = Callable[..., Command]
 LIMIT = 20.0  # a loaded machine's time for one short program
@@ -187,7 +187,7 @@ async def test_one_whose_owner_is_ending_is_not_waited_for(
     signals: list[int] = []
     real, seen = type(child._own).signal, asyncio.Event()
 
-    def signalled(own: Started, number: signal.Signals) -> None:
+    def signalled(own: StartedChild, number: signal.Signals) -> None:
         signals.append(number)
         seen.set()
         real(own, number)

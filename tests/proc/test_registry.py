@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from legation.proc import Command, ProcessLauncher, Reaped, Registry, reap
-from legation.proc.registry import Entry
+from legation.proc.registry import ChildEntry
 from legation.proc.tree import Tree, process
 
 Make = Callable[[str], Command]
@@ -65,7 +65,7 @@ def entry(folder: Path, **changes: object) -> Path:
     registry = Registry(folder)
     registry.add(TOKEN, "left", DEAD, 1, detached=False)
     path = folder / f"{TOKEN}.child"
-    read = msgspec.json.decode(path.read_bytes(), type=Entry)
+    read = msgspec.json.decode(path.read_bytes(), type=ChildEntry)
     changed = msgspec.structs.replace(read, **{"owner": DEAD, **changes})
     path.write_bytes(msgspec.json.encode(changed))
     return path
@@ -86,7 +86,7 @@ async def test_a_file_is_there_while_the_child_runs_and_not_after(
 ) -> None:
     async with await ProcessLauncher(registry=Registry(folder)).spawn(python("input()")) as child:
         (path,) = folder.iterdir()
-        read = msgspec.json.decode(path.read_bytes(), type=Entry)
+        read = msgspec.json.decode(path.read_bytes(), type=ChildEntry)
         assert (read.pid, read.started, read.owner) == (child.pid, started(child.pid), os.getpid())
         assert reap(folder) == []  # its owner, this process, lives
         child.write(b"\n")

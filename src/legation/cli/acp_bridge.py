@@ -110,7 +110,7 @@ class Bridge:
     async def _send(self) -> None:
         lines = InputLines()
         while (line := await lines.next()) is not None:
-            if isinstance(line, TooLong):
+            if isinstance(line, OverlongLine):
                 why = f"this line has more than {LONGEST:,} bytes; send less at once"
                 self._say_error(_first_id(line.beginning), ErrorCode.INVALID_REQUEST, why)
                 continue
@@ -409,7 +409,7 @@ class Reach:
             child.stop()
 
 
-class TooLong(NamedTuple):
+class OverlongLine(NamedTuple):
     """A line of more than that, which nobody keeps."""
 
     beginning: bytes
@@ -423,11 +423,11 @@ class InputLines:
     def __init__(self, fd: int = 0) -> None:
         self._fd = fd
         self._loop = asyncio.get_running_loop()
-        self._lines: asyncio.Queue[bytes | TooLong | None] = asyncio.Queue()
+        self._lines: asyncio.Queue[bytes | OverlongLine | None] = asyncio.Queue()
         self._room = threading.Semaphore(1_000)  # lines that wait; then the client does
         threading.Thread(target=self._read, name="legation-stdin", daemon=True).start()
 
-    async def next(self) -> bytes | TooLong | None:
+    async def next(self) -> bytes | OverlongLine | None:
         """None at the end."""
         line = await self._lines.get()
         self._room.release()
@@ -456,7 +456,7 @@ class InputLines:
         except OSError:
             return b""
 
-    def _put(self, line: bytes | TooLong | None) -> None:
+    def _put(self, line: bytes | OverlongLine | None) -> None:
         if not isinstance(line, bytes) or line.strip():
             self._room.acquire()
             try:
@@ -465,8 +465,8 @@ class InputLines:
                 return
 
 
-def _whole(pieces: list[bytes], size: int) -> bytes | TooLong:
-    return TooLong(pieces[0]) if size > LONGEST else b"".join(pieces)
+def _whole(pieces: list[bytes], size: int) -> bytes | OverlongLine:
+    return OverlongLine(pieces[0]) if size > LONGEST else b"".join(pieces)
 
 
 def write_line(fd: int, line: bytes) -> None:

@@ -29,7 +29,7 @@ _DURATION: Final = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)(?:\.\d+)?s)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BoardRow:
     id: str
     agent: str
     tool: str
@@ -45,8 +45,8 @@ class Row:
         return f"{line(self.id)} ({line(self.tool)} of {line(self.agent)})"
 
 
-def row_of_view(view: ApprovalView, now: float) -> Row:
-    return Row(
+def row_of_view(view: ApprovalView, now: float) -> BoardRow:
+    return BoardRow(
         view.id,
         view.agent_id,
         view.tool,
@@ -59,8 +59,8 @@ def row_of_view(view: ApprovalView, now: float) -> Row:
     )
 
 
-def row_of_change(change: ApprovalChanged, at: int, now: float) -> Row:
-    return Row(
+def row_of_change(change: ApprovalChanged, at: int, now: float) -> BoardRow:
+    return BoardRow(
         change.id,
         change.agent,
         change.tool,
@@ -86,7 +86,7 @@ class Board:
     """The pending approvals, which one is looked at, and what became of others."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, Row] = {}  # the most urgent first
+        self.rows: dict[str, BoardRow] = {}  # the most urgent first
         self.focus: str | None = None
         self.detail: ApprovalDetail | None = None  # of the focus, once it was read
         self.gone: str | None = None  # what became of the focus, when somebody else answered it
@@ -97,7 +97,7 @@ class Board:
         self._over: set[str] = set()  # that were seen to end
 
     @property
-    def answerable(self) -> Row | None:
+    def answerable(self) -> BoardRow | None:
         """The row that is looked at, read in full, and still there."""
         if self.away or self.gone is not None or self.detail is None or self.focus in self._answering:
             return None
@@ -148,7 +148,7 @@ class Board:
         if not self.notices or self.notices[-1] != words:
             self.notices.append(words)
 
-    def identical(self, row: Row) -> int:
+    def identical(self, row: BoardRow) -> int:
         return sum(each.group == row.group for each in self.rows.values())
 
     def move(self, step: int) -> None:
@@ -177,7 +177,7 @@ class Board:
             left = list(self.rows)
             self._look_at(left[min(self._place, len(left) - 1)] if left else None)
 
-    def _remove(self, row: Row, words: str) -> None:
+    def _remove(self, row: BoardRow, words: str) -> None:
         if row.id in self._answering:  # by our own answer, it may be: that is known when the server tells us
             self._answering[row.id] = words
             return
@@ -218,12 +218,12 @@ _NAMES: Final = {
 }
 
 
-class Key(NamedTuple):
+class KeyPress(NamedTuple):
     name: str  # of a letter, the letter
     text: str = ""  # what it writes
 
 
-class Keys:
+class KeyReader:
     """Keys out of bytes. What was pasted is one key `paste`: no letter of it is an answer."""
 
     def __init__(self) -> None:
@@ -231,10 +231,10 @@ class Keys:
         self._pasting: str | None = None
         self._begun = ""  # a sequence whose end has not come
 
-    def feed(self, typed: bytes) -> list[Key]:
+    def feed(self, typed: bytes) -> list[KeyPress]:
         return list(self._feed(typed))
 
-    def _feed(self, typed: bytes) -> Iterator[Key]:
+    def _feed(self, typed: bytes) -> Iterator[KeyPress]:
         text = self._decode(typed)
         if self._begun != "\x1b" or text[:1] in ("[", "O"):  # an escape of its own was told already
             text = self._begun + text
@@ -244,7 +244,7 @@ class Keys:
                 pasted, mark, text = (self._pasting + text).partition(_PASTED)
                 self._pasting = None if mark else pasted
                 if mark:
-                    yield Key("paste", pasted)
+                    yield KeyPress("paste", pasted)
                 continue
             if text.startswith(_PASTE):
                 self._pasting, text = "", text.removeprefix(_PASTE)
@@ -252,12 +252,12 @@ class Keys:
             if _BEGUN.fullmatch(text):
                 self._begun = text
                 if text == "\x1b":
-                    yield Key("escape")
+                    yield KeyPress("escape")
                 return
             found = _SEQUENCE.match(text)
             token = found[0] if found else text[0]
             text = text[len(token) :]
-            yield Key(_NAMES.get(token, token), token if token.isprintable() else "")
+            yield KeyPress(_NAMES.get(token, token), token if token.isprintable() else "")
 
 
 MOST_REASON: Final = 1000  # characters
@@ -267,7 +267,7 @@ WAITING: Final = "[j/k] choose  [?] help  [q] quit"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BoardAnswer:
     verb: Literal["approve", "deny", "escalate"]
     ids: tuple[str, ...]  # the one that was asked about, and those identical to it
     name: str
@@ -279,7 +279,7 @@ class Answer:
         return {"approve": "approved", "deny": "denied", "escalate": "escalated"}[self.verb]
 
 
-class Dialog:
+class AnswerDialog:
     """The question about one approval, and the keys that answer it: every answer names that one, whatever the list has
     become."""
 
@@ -287,7 +287,7 @@ class Dialog:
         self.scroll = 0
         self.help = False
         self._board = board
-        self._row: Row | None = None  # that the question is about
+        self._row: BoardRow | None = None  # that the question is about
         self._mode: Literal["", "reason", "identical", "unseen"] = ""
         self._reason = ""
         self._lines = self._seen = 0  # of its arguments
@@ -302,7 +302,7 @@ class Dialog:
         """In the middle of something: q is a letter, or no answer."""
         return self._mode != ""
 
-    def ask(self, row: Row | None) -> None:
+    def ask(self, row: BoardRow | None) -> None:
         if row is None:
             self.scroll = self._lines = self._seen = 0
         self._row, self._mode, self._reason = row, "", ""
@@ -343,7 +343,7 @@ class Dialog:
         same = f"  [i] with {more} identical" if more else ""
         return f"{id_}: [y] approve  [n] deny  [e] escalate{same}  [j/k] choose  [?] help  [q] quit"
 
-    def press(self, key: Key) -> Answer | None:
+    def press(self, key: KeyPress) -> BoardAnswer | None:
         if self._mode == "reason":
             return self._in_reason(key)
         if self._mode in ("identical", "unseen"):
@@ -366,7 +366,7 @@ class Dialog:
             return self._answer(key, self._row)
         return None
 
-    def _answer(self, key: Key, row: Row) -> Answer | None:
+    def _answer(self, key: KeyPress, row: BoardRow) -> BoardAnswer | None:
         if key.name == "y":
             if not self._unseen:
                 return self._done("approve", row)
@@ -379,7 +379,7 @@ class Dialog:
             self._mode = "identical"
         return None
 
-    def _in_reason(self, key: Key) -> Answer | None:
+    def _in_reason(self, key: KeyPress) -> BoardAnswer | None:
         if key.name == "enter" and self._row is not None:
             return self._done("deny", self._row, self._reason.strip() or None)
         if key.name in ("escape", "end"):
@@ -392,7 +392,7 @@ class Dialog:
             ]
         return None
 
-    def _in_choice(self, key: Key) -> Answer | None:
+    def _in_choice(self, key: KeyPress) -> BoardAnswer | None:
         row, mode, self._mode = self._row, self._mode, ""
         if row is None:
             return None
@@ -402,14 +402,14 @@ class Dialog:
             same = tuple(each.id for each in self._board.rows.values() if each.group == row.group)
             ids = (row.id, *(each for each in same if each != row.id))
             self.ask(None)
-            return Answer("approve" if key.name == "y" else "deny", ids, row.name, group=row.group)
+            return BoardAnswer("approve" if key.name == "y" else "deny", ids, row.name, group=row.group)
         return None
 
     def _done(
-        self, verb: Literal["approve", "deny", "escalate"], row: Row, reason: str | None = None
-    ) -> Answer:
+        self, verb: Literal["approve", "deny", "escalate"], row: BoardRow, reason: str | None = None
+    ) -> BoardAnswer:
         self.ask(None)
-        return Answer(verb, (row.id,), row.name, reason=reason)
+        return BoardAnswer(verb, (row.id,), row.name, reason=reason)
 
 
 SURROUNDINGS: Final = 6  # lines of what the agent did lately, at most
@@ -433,21 +433,21 @@ HELP: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class ScreenSize:
     columns: int
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class ScreenFrame:
     lines: tuple[Said, ...]
     arguments: int  # lines of them, in all
     shown: int  # the last of them that is in view
 
 
 def frame(
-    board: Board, size: Size, now: float, *, question: str, scroll: int, help_: bool, place: str
-) -> Frame:
+    board: Board, size: ScreenSize, now: float, *, question: str, scroll: int, help_: bool, place: str
+) -> ScreenFrame:
     """The screen from top to bottom; the question ends it, all of it."""
     top = [Said(f"{len(board.rows)} pending · {place}", "bold"), *_list(board, size, now), Said("")]
     asked = wrapped(Said(question, "cyan"), size.columns)
@@ -456,14 +456,14 @@ def frame(
     middle, total, shown = _help(room) if help_ else _middle(board, now, room, scroll, size.columns)
     middle += [Said("")] * (room - len(middle))
     lines = [*top, *middle[:room], *bottom][-size.rows :]
-    return Frame(tuple(Said(cut(text, size.columns), style) for text, style in lines), total, shown)
+    return ScreenFrame(tuple(Said(cut(text, size.columns), style) for text, style in lines), total, shown)
 
 
 def _help(room: int) -> tuple[list[Said], int, int]:
     return [Said(text) for text in HELP[:room]], 0, 0
 
 
-def _list(board: Board, size: Size, now: float) -> list[Said]:
+def _list(board: Board, size: ScreenSize, now: float) -> list[Said]:
     """A window on the rows, with the one that is looked at in it."""
     rows = list(board.rows.values())
     room = max(1, size.rows // 5)
@@ -474,7 +474,7 @@ def _list(board: Board, size: Size, now: float) -> list[Said]:
     return [*shown, *([Said(f"  ... {hidden} more", "dim")] if hidden else [])]
 
 
-def _row(row: Row, chosen: bool, now: float) -> Said:
+def _row(row: BoardRow, chosen: bool, now: float) -> Said:
     left = row.deadline - now
     mark = "INJECTION? " if row.injection_risk else ""
     by = f"  looked at by {line(row.claimed_by)}" if row.claimed_by else ""

@@ -19,9 +19,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
-from legation.cli.approvals_board import Answer, Board, Dialog, Frame, Key, Keys, Size, frame
+from legation.cli.approvals_board import (
+    AnswerDialog,
+    Board,
+    BoardAnswer,
+    KeyPress,
+    KeyReader,
+    ScreenFrame,
+    ScreenSize,
+    frame,
+)
 from legation.cli.flags import outage
-from legation.cli.output import Terminal, line
+from legation.cli.output import Console, line
 from legation.client.surface import STREAM, Change
 from legation.errors import LegationError, NotFound, Unavailable
 from legation.wire.api.approvals import ApprovalDetail, ApprovalView
@@ -33,7 +42,7 @@ if TYPE_CHECKING:
 
 SETTLE: Final = 0.4  # seconds: a person's time to see that another question is asked
 GONE: Final = 128 + signal.SIGHUP  # exit code: the terminal was closed
-FALLBACK: Final = Size(80, 24)  # of a terminal that does not say
+FALLBACK: Final = ScreenSize(80, 24)  # of a terminal that does not say
 TICK: Final = 1.0  # seconds between two looks at the time that is left
 LIST_AGAIN: Final = 60.0  # seconds for which a change that never reached the stream goes unseen, at most
 AGAIN_PAUSE: Final = 2.0  # seconds: the server's time to become well, or to make the stream
@@ -45,18 +54,18 @@ LEAVE: Final = "\x1b[?2004l\x1b[?7h\x1b[?25h\x1b[?1049l"
 CHUNK: Final = 4096
 
 
-class Listed(NamedTuple):
+class PendingListed(NamedTuple):
     known: list[str]  # when it was asked for
     pending: list[ApprovalView]
 
 
-class Answered(NamedTuple):
+class AnswerSent(NamedTuple):
     asked: tuple[str, ...]
     answered: tuple[str, ...]
     words: str
 
 
-class Trouble(NamedTuple):
+class ErrandFailed(NamedTuple):
     """Told, and tried again; what cannot be mended is the LegationError itself."""
 
     words: str
@@ -108,26 +117,26 @@ class Errands:
             await asyncio.sleep(LIST_AGAIN)
             before = known()
             try:
-                self._tell(Listed(before, await self.pending()))
+                self._tell(PendingListed(before, await self.pending()))
             except LegationError as error:
-                self._tell(Trouble(line(error.message)))
+                self._tell(ErrandFailed(line(error.message)))
 
     async def read(self, id_: str) -> None:
         while True:
             try:
                 return self._tell(await self._server.approvals.get(id_))
             except LegationError as error:
-                self._tell(Trouble(line(error.message)))
+                self._tell(ErrandFailed(line(error.message)))
                 await asyncio.sleep(AGAIN_PAUSE)
 
-    async def answer(self, answer: Answer) -> None:
+    async def answer(self, answer: BoardAnswer) -> None:
         done: Iterable[str] = ()
         try:
             done, words = await self._send(answer)
         except LegationError as error:
             words = f"{line(answer.ids[0])}: {line(error.message)}"
             await self._tell_who(answer.ids[0])
-        self._tell(Answered(answer.ids, tuple(done), words))
+        self._tell(AnswerSent(answer.ids, tuple(done), words))
 
     async def _tell_who(self, id_: str) -> None:
         """It may have been answered by somebody else a moment before."""
@@ -136,7 +145,7 @@ class Errands:
         except LegationError:
             return
 
-    async def _send(self, answer: Answer) -> tuple[Iterable[str], str]:
+    async def _send(self, answer: BoardAnswer) -> tuple[Iterable[str], str]:
         """Which ones are answered now, and what to say."""
         approvals, id_, why = self._server.approvals, answer.ids[0], answer.reason
         if answer.verb == "escalate":
@@ -154,7 +163,7 @@ class Errands:
 
 
 class Typed(NamedTuple):
-    keys: list[Key]
+    keys: list[KeyPress]
     question: int  # how many questions had been asked then
 
 
@@ -179,10 +188,10 @@ class Live:
         self._happened = happened  # None: time went on, or the size is another
         self._errands = Errands(server, self._happened)
         self._board = Board()
-        self._dialog = Dialog(self._board)
-        self._keys = Keys()
-        self._out = Terminal()
-        self._drawn: Frame | None = None
+        self._dialog = AnswerDialog(self._board)
+        self._keys = KeyReader()
+        self._out = Console()
+        self._drawn: ScreenFrame | None = None
         self._questions = 0
         self._shown: tuple[str | None, float] = (None, 0.0)  # which approval is on the screen, since when
         self._read: str | None = None  # the last that was asked for
@@ -244,15 +253,15 @@ class Live:
         match happening:
             case ApprovalDetail():
                 board.found(happening, now)
-            case Listed():
+            case PendingListed():
                 board.compare(happening.known, happening.pending, now)
-            case Trouble():
+            case ErrandFailed():
                 board.notice(happening.words)
             case Outage():
                 board.reach(away=happening.away)
                 board.notice(happening.words)
                 self._read = None
-            case Answered():
+            case AnswerSent():
                 board.end_answer(happening.asked, happening.answered)
                 board.notice(happening.words)
             case Change():
@@ -276,7 +285,7 @@ class Live:
                 break  # what was typed after it was typed before the next question
         return False
 
-    def _begin(self, answer: Answer) -> None:
+    def _begin(self, answer: BoardAnswer) -> None:
         self._board.begin_answer(answer.ids)
         task = self._tasks.create_task(self._errands.answer(answer))
         self._answers.add(task)
@@ -339,12 +348,12 @@ class Live:
             self._dialog.ask(row)
 
 
-def _size() -> Size:
+def _size() -> ScreenSize:
     try:
         columns, rows = os.get_terminal_size(sys.stdout.fileno())
     except OSError:
         return FALLBACK
-    return Size(columns or FALLBACK.columns, rows or FALLBACK.rows)
+    return ScreenSize(columns or FALLBACK.columns, rows or FALLBACK.rows)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from legation.cli.output import Terminal, line, paint_diff, plain
+from legation.cli.output import Console, line, paint_diff, plain
 from legation.wire.acp.updates import Diff
 from legation.wire.action import Action
 from legation.wire.ask import Ask, Decision, offers_only_always
@@ -39,7 +39,7 @@ class TerminalApprover:
 
     def __init__(self, tty: TextIO) -> None:
         self._tty = tty
-        self._out = Terminal(tty)
+        self._out = Console(tty)
         self._one_at_a_time = asyncio.Lock()
 
     async def decide(self, ask: Ask) -> Decision:
@@ -70,7 +70,7 @@ class TerminalApprover:
 
 
 def show_ask(
-    out: Terminal, action: Action, title: str, facts: Iterable[tuple[str, str]], diffs: Iterable[Diff]
+    out: Console, action: Action, title: str, facts: Iterable[tuple[str, str]], diffs: Iterable[Diff]
 ) -> None:
     out.say()
     out.say(f"{line(action.agent)} asks: {line(title)}", "bold")

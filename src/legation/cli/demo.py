@@ -21,7 +21,7 @@ from legation.cli.approver import TerminalApprover, open_tty
 from legation.cli.door import TRACE
 from legation.cli.exec import Done, Job, exit_code, run_turn, show_changes
 from legation.cli.folders import Folders
-from legation.cli.output import Terminal
+from legation.cli.output import Console
 from legation.cli.view import Renderer, Screen
 from legation.host.options import AgentDefinition
 from legation.proc.tree import own_children
@@ -63,13 +63,13 @@ def demo(
         return _check()
     tty = open_tty()
     person = None if tty is None else TerminalApprover(tty)
-    return _show(Terminal(), load({}, os.environ), person, PACE)
+    return _show(Console(), load({}, os.environ), person, PACE)
 
 
 class Autopilot:
     """An approver in place of a person who is not there. In the demo only: elsewhere silence stays no."""
 
-    def __init__(self, out: Terminal, person: Approver | None) -> None:
+    def __init__(self, out: Console, person: Approver | None) -> None:
         self._out = out
         self._person = person
 
@@ -83,7 +83,7 @@ class Autopilot:
         return Decision("approved", "demo:autopilot", "nobody is at the terminal, and this is only a demo")
 
 
-def _show(out: Terminal, settings: Settings, person: Approver | None, pace: float) -> int:
+def _show(out: Console, settings: Settings, person: Approver | None, pace: float) -> int:
     version = legation.__version__
     out.say(f"Legation {version}, the first minute: an agent fixes a bug, and you are in charge.", "bold")
     with tempfile.TemporaryDirectory(prefix="legation-demo-") as place:
@@ -101,7 +101,7 @@ def _show(out: Terminal, settings: Settings, person: Approver | None, pace: floa
     return exit_code(done)
 
 
-def _account(out: Terminal, done: Done, folders: Folders, place: Path) -> None:
+def _account(out: Console, done: Done, folders: Folders, place: Path) -> None:
     """Say what was kept, what was left, and what to try next."""
     reader = JsonlReader(folders.sessions / done.session_id, done.session_id)
     seqs = [event.seq for batch in reader.batches(0, lambda _: None) for event in batch]
@@ -133,7 +133,7 @@ def _check() -> int:
     """Show the same as anybody sees, without a terminal, in a data folder of its own."""
     seen = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="legation-check-") as data:
-        code = _show(Terminal(seen), load({"data_dir": Path(data)}, {}), None, 0.0)
+        code = _show(Console(seen), load({"data_dir": Path(data)}, {}), None, 0.0)
     transcript = seen.getvalue()
     sys.stdout.write(transcript)
     missing = [what for what, *lines in PROMISES if not all(line in transcript for line in lines)]

@@ -97,7 +97,7 @@ def _people(here: str, now_ms: int) -> Transaction[None]:
 
 
 @dataclass(slots=True, eq=False)
-class Question:
+class OpenQuestion:
     """A call that the rules may leave to the one who is here."""
 
     ask: Ask
@@ -128,13 +128,13 @@ class Here:
     def __init__(self, person: Approver, inbox: ApprovalQueue) -> None:
         self._person = person
         self._inbox = inbox
-        self._open: dict[str, Question] = {}
+        self._open: dict[str, OpenQuestion] = {}
 
-    def begin(self, ask: Ask) -> Question:
-        question = self._open[ask.id] = Question(ask)
+    def begin(self, ask: Ask) -> OpenQuestion:
+        question = self._open[ask.id] = OpenQuestion(ask)
         return question
 
-    async def end(self, question: Question) -> None:
+    async def end(self, question: OpenQuestion) -> None:
         self._open.pop(question.ask.id, None)
         await question.end()
 
@@ -143,7 +143,7 @@ class Here:
         if moment == "asked" and question is not None:
             question.asking = asyncio.create_task(self._ask(question, approval))
 
-    async def _ask(self, question: Question, approval: Approval) -> None:
+    async def _ask(self, question: OpenQuestion, approval: Approval) -> None:
         try:
             question.said = await self._person.decide(question.ask)
             await self._answer(question.said, approval)

@@ -24,7 +24,7 @@ from legation.cli.approver import TerminalApprover, interrupts, open_tty
 from legation.cli.door import TRACE, own_door
 from legation.cli.flags import SettingsFlags, settings_of
 from legation.cli.folders import Folders
-from legation.cli.output import Terminal, line, paint_diff, say
+from legation.cli.output import Console, line, paint_diff, say
 from legation.cli.view import AskedInOrder, Screen, view_of
 from legation.errors import STATUS, Cancelled, Code, InvalidParams
 from legation.host.changes import Changes, Snapshot
@@ -115,7 +115,7 @@ def exec_(
         done = run_turn(job, chosen, Screen(view_of(json=json)), person)
         if not json:
             say()
-            show_changes(Terminal(), done.changes)
+            show_changes(Console(), done.changes)
     finally:  # also if the agent crashed, or was stopped: then it is wanted most
         if not json and Folders(chosen.data_dir).is_recorded(job.session_id):
             _say_where(job.session_id)
@@ -127,7 +127,7 @@ def _say_where(session_id: str) -> None:
         say(f"recorded as {session_id}; see it again with: legation events {session_id}", "dim")
 
 
-def show_changes(out: Terminal, changes: Changes) -> None:
+def show_changes(out: Console, changes: Changes) -> None:
     if changes.files:
         paint_diff(out, changes.diff)
         for file in changes.files:

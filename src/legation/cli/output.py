@@ -35,7 +35,7 @@ def line(text: str) -> str:
     return " ".join(plain(text).split())
 
 
-class Terminal:
+class Console:
     """Writes text, with colour where somebody looks at it."""
 
     def __init__(self, out: TextIO | None = None, colour: bool | None = None) -> None:
@@ -59,10 +59,10 @@ class Terminal:
 
 def say(text: str = "", style: Style | None = None) -> None:
     """Write a line to standard output."""
-    Terminal().say(text, style)
+    Console().say(text, style)
 
 
-def paint_diff(terminal: Terminal, diff: str) -> None:
+def paint_diff(terminal: Console, diff: str) -> None:
     for text in plain(diff).splitlines():
         terminal.say(text, _diff_style(text))
 
@@ -85,7 +85,7 @@ def show(
         for row in rows:
             say_json(row)
         return
-    out, shown = Terminal(), [[line(cell(row) or "-") for cell in columns.values()] for row in rows]
+    out, shown = Console(), [[line(cell(row) or "-") for cell in columns.values()] for row in rows]
     if not shown:
         out.say(if_empty, "dim")
         return
@@ -109,7 +109,7 @@ def tell(value: object, text: str, *, json: bool) -> None:
 
 def say_verdict(verdict: str, style: Style, text: str, following: str | None) -> None:
     """Say how something is, and the command that helps."""
-    out = Terminal()
+    out = Console()
     out.write(f"{verdict:<8}", style)
     out.say(text)
     if following:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import App, Parameter
 
 from legation.cli.flags import Json, LocalFlags, PlaceFlags, connect, settings_of
-from legation.cli.output import Style, Terminal, line, say, say_json, show, tell
+from legation.cli.output import Console, Style, line, say, say_json, show, tell
 from legation.errors import Conflict, InvalidParams, TooLarge
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _in_force(flags: LocalFlags | None) -> PolicySet:
 
 
 def _say_source(words: str) -> None:
-    Terminal(sys.stderr).say(line(f"explained by the policies in force: {words}"), "dim")
+    Console(sys.stderr).say(line(f"explained by the policies in force: {words}"), "dim")
 
 
 def _call(source: str | None) -> dict[str, Any]:

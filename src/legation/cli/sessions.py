@@ -12,14 +12,14 @@ import msgspec
 from cyclopts import App, Parameter
 
 from legation.cli.flags import Json, PlaceFlags, connect, server_path
-from legation.cli.output import Terminal, line, say, say_json, show, tell, when
+from legation.cli.output import Console, line, say, say_json, show, tell, when
 from legation.errors import Cancelled, InvalidParams, NotFound
 from legation.wire.api.sessions import LocalMcp, PermissionMode, RemoteMcp, SessionInfo, Skills, SkillSource
 
 if TYPE_CHECKING:
     from legation.client import Legation
     from legation.client.http import Caller
-    from legation.client.sessions import Session
+    from legation.client.sessions import ClientSession
 
 
 app = App(
@@ -233,7 +233,7 @@ def delete(
 def _must_be_confirmed(sessions: Sequence[SessionInfo]) -> None:
     if not sys.stdin.isatty():
         raise InvalidParams("cannot ask whether to delete: nobody is at the terminal; give --yes")
-    out = Terminal(sys.stderr)
+    out = Console(sys.stderr)
     for each in sessions:
         title = f"  {line(each.title)}" if each.title else ""
         out.say(f"{line(each.session_id)}  {line(each.agent)}  {each.event_count} events{title}")
@@ -243,7 +243,7 @@ def _must_be_confirmed(sessions: Sequence[SessionInfo]) -> None:
         raise Cancelled("cannot delete what nobody confirmed: nothing was deleted; say y, or give --yes")
 
 
-def _found(server: Legation, session: str) -> Session[Caller]:
+def _found(server: Legation, session: str) -> ClientSession[Caller]:
     try:
         return server.sessions.get(session)
     except NotFound as error:
@@ -267,7 +267,12 @@ def _agents_that_are_none() -> Iterator[None]:
 
 
 def _begin(
-    session: Session[Caller], prompt: str | None, *, detach: bool, json: bool, settings: PlaceFlags | None
+    session: ClientSession[Caller],
+    prompt: str | None,
+    *,
+    detach: bool,
+    json: bool,
+    settings: PlaceFlags | None,
 ) -> int:
     """Say which session it is, and send it what there is to do."""
     if json:
@@ -280,7 +285,7 @@ def _begin(
 
 
 def _send(
-    session: Session[Caller], text: str, *, detach: bool, json: bool, settings: PlaceFlags | None
+    session: ClientSession[Caller], text: str, *, detach: bool, json: bool, settings: PlaceFlags | None
 ) -> int:
     if detach:
         session.send(text)
@@ -330,7 +335,7 @@ def _cut(info: SessionInfo) -> str | None:
     return f"{when(at) if isinstance(at, int) else '?'}: {reason}" if info.cut else None
 
 
-class _Server(msgspec.Struct, rename="camel"):
+class _McpEntry(msgspec.Struct, rename="camel"):
     command: str | None = None
     args: tuple[str, ...] = ()
     env: Mapping[str, str] | None = None
@@ -340,17 +345,17 @@ class _Server(msgspec.Struct, rename="camel"):
     headers: Mapping[str, str] | None = None
 
 
-class _File(msgspec.Struct, rename="camel"):
+class _McpFile(msgspec.Struct, rename="camel"):
     """MCP servers as agents have them for themselves. Keys stand in such a file, never on the command line."""
 
-    mcp_servers: dict[str, _Server]
+    mcp_servers: dict[str, _McpEntry]
 
 
 def read_mcp(path: Path | None) -> dict[str, LocalMcp | RemoteMcp] | None:
     if path is None:
         return None
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        found = msgspec.json.decode(path.read_bytes(), type=_McpFile)
     except OSError as error:
         raise InvalidParams(f"cannot read {path}: {error.strerror}; give a file with mcpServers") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -358,7 +363,7 @@ def read_mcp(path: Path | None) -> dict[str, LocalMcp | RemoteMcp] | None:
     return {name: _server(path, name, server) for name, server in found.mcp_servers.items()}
 
 
-def _server(path: Path, name: str, server: _Server) -> LocalMcp | RemoteMcp:
+def _server(path: Path, name: str, server: _McpEntry) -> LocalMcp | RemoteMcp:
     if server.command and not server.url:
         return LocalMcp(command=server.command, args=server.args, env=server.env, cwd=server.cwd)
     if server.url and not server.command:

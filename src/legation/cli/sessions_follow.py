@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TextIO
 
 from legation.cli.approver import ALWAYS, indented, interrupts, open_tty, read_line, show_ask
 from legation.cli.flags import PlaceFlags, connect_async, tell_outage
-from legation.cli.output import Terminal, line, say
+from legation.cli.output import Console, line, say
 from legation.cli.view import View, view_of
 from legation.errors import STATUS, Code, InvalidParams, LegationError, NotFound
 from legation.ids import new_id
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from legation.client import AsyncLegation
     from legation.client.async_http import AsyncCaller
-    from legation.client.sessions import Session
+    from legation.client.sessions import ClientSession
 
 
 QUESTION: Final = "Allow it? [y]es, once [a]lways in this session [n]o [c]ancel the turn: "
@@ -158,7 +158,7 @@ class Outages:
 
 @asynccontextmanager
 async def _asking(
-    server: AsyncLegation, session: Session[AsyncCaller], view: View, outages: Outages
+    server: AsyncLegation, session: ClientSession[AsyncCaller], view: View, outages: Outages
 ) -> AsyncIterator[Asker]:
     tty = open_tty()
     try:
@@ -181,14 +181,14 @@ class Asker:
     def __init__(
         self,
         server: AsyncLegation,
-        session: Session[AsyncCaller],
+        session: ClientSession[AsyncCaller],
         tty: TextIO | None,
         pause: Callable[[], None],
     ) -> None:
         self._server = server
         self._session = session
         self._tty = tty
-        self._out = Terminal(tty or sys.stderr)
+        self._out = Console(tty or sys.stderr)
         self._pause = pause
         self._one_at_a_time = asyncio.Lock()
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -280,7 +280,7 @@ class Asker:
         except LegationError as error:
             self._out.say(f"legation: {line(error.message)}", "yellow")
         except (Closed, OSError, termios.error):
-            self._tty, self._out = None, Terminal(sys.stderr)
+            self._tty, self._out = None, Console(sys.stderr)
             with suppress(LegationError, OSError):
                 self._out.say()
                 await ask()  # says how to answer elsewhere, now that there is no terminal

@@ -13,7 +13,7 @@ import msgspec
 from cyclopts import Parameter
 
 from legation.cli.flags import LocalFlags, PlaceFlags, connect, connect_to, settings_of
-from legation.cli.output import Terminal, line, say, say_json, tell, when
+from legation.cli.output import Console, line, say, say_json, tell, when
 from legation.errors import Forbidden, NotFound, StorageFailed, TimedOut, Unavailable
 from legation.store.files import owner_alive
 from legation.wire.api.server import OWNER_LOCK
@@ -42,7 +42,7 @@ def status(
     if json:
         say_json({"up": True, "ready": problem is None, "policyProblem": edit, **msgspec.to_builtins(info)})
     else:
-        Terminal().write("up", "green" if problem is None else "yellow")
+        Console().write("up", "green" if problem is None else "yellow")
         since = f"pid {info.pid} · since {when(info.started_at)}"
         say(f" · {info.url} · {info.database} · {since} · {problem or 'ready'} · {info.version}")
         if edit is not None:

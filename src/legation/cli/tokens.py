@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from legation.cli.flags import Json, PlaceFlags, connect
-from legation.cli.output import Terminal, line, say, show, tell, when
+from legation.cli.output import Console, line, say, show, tell, when
 from legation.wire.api.identity import Token, TokenKind
 from legation.wire.principal import SCOPE_MEANINGS, Scope
 
@@ -60,7 +60,7 @@ def new(
     tell(made, made.secret, json=json)
     if not json:
         what = f"{made.token.id} ({line(made.token.label)}): {' '.join(made.token.scopes)}"
-        Terminal(sys.stderr).say(f"{what}. It is shown this once; keep it.", "dim")
+        Console(sys.stderr).say(f"{what}. It is shown this once; keep it.", "dim")
 
 
 @app.command

@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 
 from legation.cli.approvals import SHOWN, Rows, arguments, page_size
 from legation.cli.flags import Json, PlaceFlags, connect, explained
-from legation.cli.output import Terminal, line, named, plain, say, say_json, show
+from legation.cli.output import Console, line, named, plain, say, say_json, show
 from legation.errors import InvalidParams
 from legation.wire.api.approvals import ChainHead, ChainReport, TraceDetail, TraceEntry, TraceStep
 
@@ -268,7 +268,7 @@ def _whole(lines: Iterable[bytes]) -> Iterator[bytes]:
         if each.endswith(b"\n"):
             yield each
         else:
-            Terminal(sys.stderr).say(
+            Console(sys.stderr).say(
                 "the last line is torn, and was left out: its writer was killed", "yellow"
             )
 

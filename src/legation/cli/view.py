@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from legation.cli.output import Style, Terminal, line, plain
+from legation.cli.output import Console, Style, line, plain
 from legation.store import codec as store_codec
 from legation.store.stream import Subscription
 from legation.wire import codec
@@ -69,7 +69,7 @@ class JsonLines:
 
 
 def view_of(*, json: bool) -> View:
-    return JsonLines() if json else Renderer(Terminal())
+    return JsonLines() if json else Renderer(Console())
 
 
 class Screen:
@@ -116,7 +116,7 @@ class AskedInOrder:
 class Renderer:
     """A session's events as text for people: one line a happening, the agent's words as they stream."""
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: Console) -> None:
         self._out = terminal
         self._speaking: type | None = None  # whose words the cursor stands in
         self._said = ""  # by the agent in this turn

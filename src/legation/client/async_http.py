@@ -13,7 +13,7 @@ import httpx2
 from legation.client.follow import Follow
 from legation.client.group import AsyncPages
 from legation.client.http import CallerCore, RequestArguments, closed
-from legation.client.request import Operation, Outages
+from legation.client.request import ApiRequest, Outages
 from legation.client.target import Target, Timeouts
 from legation.wire.api.shape import Page
 
@@ -36,14 +36,14 @@ class AsyncCaller(CallerCore[httpx2.AsyncClient]):
         for client in self._http.values():
             await client.aclose()
 
-    async def send_for(self, operation: Operation[T], make: Callable[[T], R]) -> R:
+    async def send_for(self, operation: ApiRequest[T], make: Callable[[T], R]) -> R:
         """Make something of the answer."""
         return make(await self.send(operation))
 
-    def pages(self, first: Operation[Page[T]]) -> AsyncPages[T]:
+    def pages(self, first: ApiRequest[Page[T]]) -> AsyncPages[T]:
         return AsyncPages(first, self.send)
 
-    def lines(self, operation: Operation[None]) -> AsyncItemStream[bytes]:
+    def lines(self, operation: ApiRequest[None]) -> AsyncItemStream[bytes]:
         return AsyncItemStream(self.read_lines(operation))
 
     def follow(self, machine: Follow[T]) -> AsyncItemStream[T]:

@@ -166,7 +166,7 @@ _CLOSING: Final = (b"}", b"]")
 _ENDING: Final = (b",", b"}", b"]")
 
 
-class _Head(msgspec.Struct, gc=False):
+class _EventHead(msgspec.Struct, gc=False):
     seq: int
     at: int
     type: str
@@ -175,7 +175,7 @@ class _Head(msgspec.Struct, gc=False):
     update: Span = WHOLE
 
 
-class _Tagged(msgspec.Struct, gc=False):
+class _TaggedEvent(msgspec.Struct, gc=False):
     stream: str
     event: msgspec.Raw
 
@@ -185,8 +185,8 @@ class _StreamName(msgspec.Struct, gc=False):
 
 
 _decode_line = msgspec.json.Decoder(EventLine).decode
-_decode_head = msgspec.json.Decoder(_Head).decode
-_decode_tagged = msgspec.json.Decoder(_Tagged).decode
+_decode_head = msgspec.json.Decoder(_EventHead).decode
+_decode_tagged = msgspec.json.Decoder(_TaggedEvent).decode
 _decode_name = msgspec.json.Decoder(_StreamName).decode
 
 

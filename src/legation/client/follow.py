@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from legation.client.decode import Frame, Parser, read_event, read_stream_name, read_tagged
-from legation.client.request import Failure, Method, Query, Reconnects, refused, told
+from legation.client.request import Method, Query, Reconnects, RequestFailure, refused, told
 from legation.client.target import segment
 from legation.errors import InternalError, InvalidParams, LegationError, Unauthenticated, Unavailable
 from legation.wire.events import Event
@@ -42,7 +42,7 @@ class StreamRequest(NamedTuple):
 
 
 class Follow(Generic[T]):
-    def __init__(self, source: Source[T], reconnects: Reconnects) -> None:
+    def __init__(self, source: StreamSource[T], reconnects: Reconnects) -> None:
         self.ended = False
         self.hung_up = False  # nothing more is to be read from this connection
         self.is_open = False  # this connection is a stream
@@ -51,7 +51,7 @@ class Follow(Generic[T]):
         self._parser = Parser()
         self._broken = 0
         self._was_open = False
-        self._failure: Failure | None = None
+        self._failure: RequestFailure | None = None
         self._sent = False  # this connection takes something there, and nothing came back yet
 
     def request(self) -> StreamRequest:
@@ -83,7 +83,7 @@ class Follow(Generic[T]):
         """Why this connection never was a stream."""
         return self._failure.error if self._failure is not None and not self.is_open else None
 
-    def failed(self, failure: Failure) -> None:
+    def failed(self, failure: RequestFailure) -> None:
         """The connection could not be made or was lost. Raises what another try cannot mend."""
         if not failure.passing and isinstance(failure.error, Unauthenticated):
             raise failure.error
@@ -114,7 +114,7 @@ class Follow(Generic[T]):
 
     def pause(self) -> float:
         """Seconds to wait before the next connection. Raises when there is to be none."""
-        nameless = Failure(
+        nameless = RequestFailure(
             Unavailable("cannot follow the stream: its connections keep closing; try later"), True
         )
         failure = self._failure or nameless
@@ -140,7 +140,7 @@ class Follow(Generic[T]):
         error = Unavailable(f"cannot {what}: what answered is not Legation; see what stands at that address")
         if not self._was_open:  # a wrong address; later it is some proxy's page, which passes
             raise error
-        self.failed(Failure(error, passing=True))
+        self.failed(RequestFailure(error, passing=True))
 
     def _break_off(self, fault: Broken) -> None:
         self._broken += 1
@@ -149,10 +149,10 @@ class Follow(Generic[T]):
         )
         if self._broken >= MAX_BROKEN:
             raise error
-        self.failed(Failure(error, passing=True))
+        self.failed(RequestFailure(error, passing=True))
 
 
-def _unsure(failure: Failure) -> LegationError:
+def _unsure(failure: RequestFailure) -> LegationError:
     if failure.unsent:
         return failure.error
     why = failure.error.message.partition(";")[0]
@@ -202,7 +202,7 @@ class Cursors:
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Source(Protocol[T_co]):
+class StreamSource(Protocol[T_co]):
     """`read` gives nothing for what was given before, and raises Broken on what cannot be right.
 
     The attributes hold for the connection that `connect` was called for last."""

@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from legation.client.follow import Follow
-from legation.client.request import Download, Operation
+from legation.client.request import ApiRequest, Download
 from legation.errors import InternalError
 from legation.wire.api.shape import Page
 
@@ -69,12 +69,12 @@ def _bound(make: Callable[..., Any], group: Group[Any], run: Callable[[Any], Any
     return method
 
 
-def calls(make: Callable[P, Operation[T]]) -> Method[P, T, Awaitable[T]]:
+def calls(make: Callable[P, ApiRequest[T]]) -> Method[P, T, Awaitable[T]]:
     """Declare an operation that is answered with one value."""
     return Method(make, attrgetter("send"))
 
 
-def lists(make: Callable[P, Operation[Page[T]]]) -> Method[P, Pages[T], AsyncPages[T]]:
+def lists(make: Callable[P, ApiRequest[Page[T]]]) -> Method[P, Pages[T], AsyncPages[T]]:
     """Declare a list that comes in pages: iterate it, or take one page."""
     return Method(make, attrgetter("pages"))
 
@@ -84,7 +84,7 @@ def follows(make: Callable[P, Follow[T]]) -> Method[P, ItemStream[T], AsyncItemS
     return Method(make, attrgetter("follow"))
 
 
-def reads_lines(make: Callable[P, Operation[None]]) -> Method[P, ItemStream[bytes], AsyncItemStream[bytes]]:
+def reads_lines(make: Callable[P, ApiRequest[None]]) -> Method[P, ItemStream[bytes], AsyncItemStream[bytes]]:
     """Declare a long answer that is read line by line: iterate it."""
     return Method(make, attrgetter("lines"))
 
@@ -94,11 +94,11 @@ def saves(make: Callable[P, Download]) -> Method[P, None, Awaitable[None]]:
     return Method(make, attrgetter("download"))
 
 
-def calls_of(make: Callable[Concatenate[str, P], Operation[T]]) -> Method[P, T, Awaitable[T]]:
+def calls_of(make: Callable[Concatenate[str, P], ApiRequest[T]]) -> Method[P, T, Awaitable[T]]:
     return Method(make, attrgetter("send"))
 
 
-def lists_of(make: Callable[Concatenate[str, P], Operation[Page[T]]]) -> Method[P, Pages[T], AsyncPages[T]]:
+def lists_of(make: Callable[Concatenate[str, P], ApiRequest[Page[T]]]) -> Method[P, Pages[T], AsyncPages[T]]:
     return Method(make, attrgetter("pages"))
 
 
@@ -112,7 +112,7 @@ class Pages(Generic[T]):
     """A list that the server gives in pages. Iterate it for every item, fetched as they are needed; each iteration starts
     anew."""
 
-    def __init__(self, first: Operation[Page[T]], send: Callable[[Operation[Page[T]]], Page[T]]) -> None:
+    def __init__(self, first: ApiRequest[Page[T]], send: Callable[[ApiRequest[Page[T]]], Page[T]]) -> None:
         self._first = first
         self._send = send
 
@@ -124,7 +124,7 @@ class Pages(Generic[T]):
         return list(self)
 
     def __iter__(self) -> Iterator[T]:
-        operation: Operation[Page[T]] | None = self._first
+        operation: ApiRequest[Page[T]] | None = self._first
         while operation is not None:
             page = self._send(operation)
             yield from page.items
@@ -135,7 +135,7 @@ class AsyncPages(Generic[T]):
     """A list that the server gives in pages, awaited."""
 
     def __init__(
-        self, first: Operation[Page[T]], send: Callable[[Operation[Page[T]]], Awaitable[Page[T]]]
+        self, first: ApiRequest[Page[T]], send: Callable[[ApiRequest[Page[T]]], Awaitable[Page[T]]]
     ) -> None:
         self._first = first
         self._send = send
@@ -147,7 +147,7 @@ class AsyncPages(Generic[T]):
         return [item async for item in self]
 
     async def __aiter__(self) -> AsyncIterator[T]:
-        operation: Operation[Page[T]] | None = self._first
+        operation: ApiRequest[Page[T]] | None = self._first
         while operation is not None:
             page = await self._send(operation)
             for item in page.items:
@@ -155,7 +155,7 @@ class AsyncPages(Generic[T]):
             operation = _next(operation, page)
 
 
-def _next(operation: Operation[Page[T]], page: Page[T]) -> Operation[Page[T]] | None:
+def _next(operation: ApiRequest[Page[T]], page: Page[T]) -> ApiRequest[Page[T]] | None:
     if page.next is None:
         return None
     if (operation.cursor, page.next) in operation.query:

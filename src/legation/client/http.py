@@ -18,10 +18,10 @@ from legation.client.follow import Follow, StreamRequest
 from legation.client.group import Pages
 from legation.client.part_file import Filter, PartFile
 from legation.client.request import (
+    ApiRequest,
     Download,
-    Failure,
-    Operation,
     Outages,
+    RequestFailure,
     Tries,
     received,
     refused,
@@ -69,7 +69,7 @@ def read_timeout(timeouts: Timeouts, read: float) -> httpx2.Timeout:
     return httpx2.Timeout(connect=timeouts.connect, read=read, write=timeouts.read, pool=timeouts.connect)
 
 
-def failure(what: str, error: httpx2.RequestError) -> Failure:
+def failure(what: str, error: httpx2.RequestError) -> RequestFailure:
     timed_out = isinstance(error, httpx2.TimeoutException)
     # A request that was sent and not answered in time may still be at work: that is the caller's to repeat.
     passing = (
@@ -79,18 +79,20 @@ def failure(what: str, error: httpx2.RequestError) -> Failure:
     return unreachable(what, error, timed_out=timed_out, passing=passing)._replace(unsent=unsent)
 
 
-def broke_off(what: str) -> Failure:
-    return Failure(Unavailable(f"cannot {what}: the answer broke off in a line; ask for it again"), False)
+def broke_off(what: str) -> RequestFailure:
+    return RequestFailure(
+        Unavailable(f"cannot {what}: the answer broke off in a line; ask for it again"), False
+    )
 
 
-def no_lines(what: str, status: int, headers: Mapping[str, str], body: bytes) -> Failure | None:
+def no_lines(what: str, status: int, headers: Mapping[str, str], body: bytes) -> RequestFailure | None:
     """A refusal, or a page of somebody else's, say, where lines of JSON should come."""
     if status != 200:
         return refused(what, status, headers, body)
     if headers.get("content-type", "").lower().startswith("application/x-ndjson"):
         return None
     message = f"cannot {what}: what answered is not Legation; see what stands at that address"
-    return Failure(Unavailable(message), passing=False)
+    return RequestFailure(Unavailable(message), passing=False)
 
 
 def content_headers(body: bytes | None) -> dict[str, str]:
@@ -163,8 +165,8 @@ class CallerCore(Generic[H]):
         self._away = False
         self._client(target)
 
-    async def send(self, operation: Operation[T]) -> T:
-        async def attempt(at: Target) -> T | Failure:
+    async def send(self, operation: ApiRequest[T]) -> T:
+        async def attempt(at: Target) -> T | RequestFailure:
             what, sent = self._request(operation, at)
             try:
                 response = await self._ask(at, sent)
@@ -175,7 +177,7 @@ class CallerCore(Generic[H]):
         return await self._repeated(operation, attempt)
 
     async def download(self, wanted: Download) -> None:
-        async def attempt(at: Target) -> Failure | None:
+        async def attempt(at: Target) -> RequestFailure | None:
             with PartFile(wanted.to) as part:
                 failed = await self._try_download(wanted.operation, at, part, wanted.through())
                 if failed is None:
@@ -185,8 +187,8 @@ class CallerCore(Generic[H]):
         await self._repeated(wanted.operation, attempt)
 
     async def _try_download(
-        self, operation: Operation[None], at: Target, part: PartFile, through: Filter
-    ) -> Failure | None:
+        self, operation: ApiRequest[None], at: Target, part: PartFile, through: Filter
+    ) -> RequestFailure | None:
         def write(chunk: bytes) -> None:
             part.write(through.update(chunk))
 
@@ -204,24 +206,24 @@ class CallerCore(Generic[H]):
         return None
 
     async def _repeated(
-        self, operation: Operation[Any], attempt: Callable[[Target], Awaitable[T | Failure]]
+        self, operation: ApiRequest[Any], attempt: Callable[[Target], Awaitable[T | RequestFailure]]
     ) -> T:
         tries = Tries(operation.method, self._repeats)
         while True:
             self._refuse_if_closed()
             at = self.located.now
             outcome = await attempt(at)
-            if not isinstance(outcome, Failure):
+            if not isinstance(outcome, RequestFailure):
                 return outcome
             await self._pause(self._pause_after(tries, outcome, at))
 
-    async def read_lines(self, operation: Operation[None]) -> AsyncGenerator[bytes, None]:
+    async def read_lines(self, operation: ApiRequest[None]) -> AsyncGenerator[bytes, None]:
         """Give the lines of an answer, each with its newline. Repeated until the first chunk has come; what breaks off
         after that is an error."""
         tries = Tries(operation.method, self._repeats)
         while True:
             self._refuse_if_closed()
-            failed: list[Failure] = []
+            failed: list[RequestFailure] = []
             at = self.located.now
             async with aclosing(self._try_lines(operation, at, failed)) as lines:
                 async for line in lines:
@@ -232,7 +234,7 @@ class CallerCore(Generic[H]):
             await self._pause(self._pause_after(tries, failed[0], at))
 
     async def _try_lines(
-        self, operation: Operation[None], at: Target, failed: list[Failure]
+        self, operation: ApiRequest[None], at: Target, failed: list[RequestFailure]
     ) -> AsyncGenerator[bytes, None]:
         """Give the lines of one answer. An async generator returns nothing: how it failed is put into `failed`."""
         (what, sent), lines, began = self._request(operation, at), Lines(), False
@@ -301,13 +303,13 @@ class CallerCore(Generic[H]):
         if self._closed.is_set():
             raise closed()
 
-    def _pause_after(self, tries: Tries, failure: Failure, at: Target) -> float:
+    def _pause_after(self, tries: Tries, failure: RequestFailure, at: Target) -> float:
         """Seconds until the next try; none where there is another server to ask. Raises the error when all are used up."""
         left = self.located.after(failure, at)
         return 0.0 if left is None else tries.pause_after(left)
 
     def _request(
-        self, operation: Operation[Any], at: Target, least: float = 0.0
+        self, operation: ApiRequest[Any], at: Target, least: float = 0.0
     ) -> tuple[str, RequestArguments]:
         """How messages call it, and what is sent. `least`: seconds that the answer is given at any rate."""
         return self._sent(operation, at, max(least, operation.wait or self._timeouts.read), {})
@@ -316,7 +318,7 @@ class CallerCore(Generic[H]):
         return self._sent(asked, at, self._timeouts.stream, asked.headers)
 
     def _sent(
-        self, asked: Operation[Any] | StreamRequest, at: Target, read: float, headers: Mapping[str, str]
+        self, asked: ApiRequest[Any] | StreamRequest, at: Target, read: float, headers: Mapping[str, str]
     ) -> tuple[str, RequestArguments]:
         sent = RequestArguments(
             method=asked.method,
@@ -330,7 +332,7 @@ class CallerCore(Generic[H]):
 
     def _opened(
         self, machine: Follow[Any], what: str, response: httpx2.Response, body: bytes
-    ) -> Failure | None:
+    ) -> RequestFailure | None:
         """Tell the machine what answered; or give the refusal of a token, which the next server may know."""
         if response.status_code == 401:
             return refused(what, response.status_code, response.headers, body)
@@ -440,20 +442,20 @@ class Caller:
         self.located = self._core.located
         self.close = self._core.close  # also ends what other threads are reading or waiting for
 
-    def send(self, operation: Operation[T]) -> T:
+    def send(self, operation: ApiRequest[T]) -> T:
         return now(self._core.send(operation))
 
-    def send_for(self, operation: Operation[T], make: Callable[[T], R]) -> R:
+    def send_for(self, operation: ApiRequest[T], make: Callable[[T], R]) -> R:
         """Make something of the answer."""
         return make(self.send(operation))
 
     def download(self, wanted: Download) -> None:
         now(self._core.download(wanted))
 
-    def pages(self, first: Operation[Page[T]]) -> Pages[T]:
+    def pages(self, first: ApiRequest[Page[T]]) -> Pages[T]:
         return Pages(first, self.send)
 
-    def lines(self, operation: Operation[None]) -> ItemStream[bytes]:
+    def lines(self, operation: ApiRequest[None]) -> ItemStream[bytes]:
         return ItemStream(self._core.read_lines(operation))
 
     def follow(self, machine: Follow[T]) -> ItemStream[T]:

@@ -10,9 +10,9 @@ from typing import Literal
 from legation.client.decode import read_page
 from legation.client.part_file import Filter, Unchanged
 from legation.client.request import (
+    ApiRequest,
     AsJson,
     Download,
-    Operation,
     get,
     get_linked,
     nothing,
@@ -81,39 +81,39 @@ from legation.wire.events import Event
 from legation.wire.principal import Role, Scope
 
 
-def health() -> Operation[Health]:
+def health() -> ApiRequest[Health]:
     """Whether the server answers at all; needs no right."""
     return get("/v1/health", Health)
 
 
-def ready() -> Operation[Readiness]:
+def ready() -> ApiRequest[Readiness]:
     """Whether the server can do its work; if not, `Unavailable` with what fails in `data`."""
     return get("/v1/ready", Readiness)
 
 
-def info() -> Operation[ServerInfo]:
+def info() -> ApiRequest[ServerInfo]:
     """What the server is: version, mode, database."""
     return get("/v1/server", ServerInfo)
 
 
-def stop() -> Operation[Health]:
+def stop() -> ApiRequest[Health]:
     """The server answers, then ends."""
-    return Operation("POST", "/v1/stop", AsJson(Health))
+    return ApiRequest("POST", "/v1/stop", AsJson(Health))
 
 
-def rotate_keys() -> Operation[KeysRotated]:
+def rotate_keys() -> ApiRequest[KeysRotated]:
     """Seals with a new vault key from now on, and wraps anew what is sealed."""
-    return Operation("POST", "/v1/keys/rotate", AsJson(KeysRotated))
+    return ApiRequest("POST", "/v1/keys/rotate", AsJson(KeysRotated))
 
 
-def me() -> Operation[Me]:
+def me() -> ApiRequest[Me]:
     """Who the token says you are."""
     return get("/v1/me", Me)
 
 
 def list_streams(
     prefix: str | None = None, *, after: str | None = None, limit: int | None = None
-) -> Operation[Page[StreamSummary]]:
+) -> ApiRequest[Page[StreamSummary]]:
     """By name; those that start with `prefix`."""
     return get("/v1/streams", Page[StreamSummary], {"prefix": prefix, "after": after, "limit": limit})
 
@@ -124,14 +124,14 @@ def list_events(
     limit: int | None = None,
     *,
     generation: int | Literal["all"] | None = None,
-) -> Operation[Page[Event]]:
+) -> ApiRequest[Page[Event]]:
     """What is recorded above the number `after`; `follow` also gives what comes. What was recorded before an agent told
     a session's history anew is an earlier `generation`, counted from 1."""
     query = query_of({"after": after, "limit": limit, "generation": generation})
-    return Operation("GET", f"/v1/streams/{segment(stream)}/events", of_body(read_page), query)
+    return ApiRequest("GET", f"/v1/streams/{segment(stream)}/events", of_body(read_page), query)
 
 
-def list_tokens(after: str | None = None, limit: int | None = None) -> Operation[Page[Token]]:
+def list_tokens(after: str | None = None, limit: int | None = None) -> ApiRequest[Page[Token]]:
     return get("/v1/tokens", Page[Token], {"after": after, "limit": limit})
 
 
@@ -141,30 +141,30 @@ def create_token(
     kind: TokenKind = "user",
     scopes: Iterable[Scope] | None = None,
     expires_in_days: int | None = None,
-) -> Operation[TokenCreated]:
+) -> ApiRequest[TokenCreated]:
     """The answer's `secret` is shown this once."""
     wanted = None if scopes is None else [*scopes]
     body = NewToken(label=label, kind=kind, scopes=wanted, expires_in_days=expires_in_days)
     return sending("POST", "/v1/tokens", body, TokenCreated)
 
 
-def revoke_token(token: str) -> Operation[None]:
+def revoke_token(token: str) -> ApiRequest[None]:
     """By its id; it stops working at once."""
-    return Operation("DELETE", f"/v1/tokens/{segment(token)}", nothing)
+    return ApiRequest("DELETE", f"/v1/tokens/{segment(token)}", nothing)
 
 
-def list_users(after: str | None = None, limit: int | None = None) -> Operation[Page[User]]:
+def list_users(after: str | None = None, limit: int | None = None) -> ApiRequest[Page[User]]:
     return get("/v1/users", Page[User], {"after": after, "limit": limit})
 
 
 def create_user(
     name: str, *, email: str | None = None, instance_admin: bool = False, role: Role | None = None
-) -> Operation[User]:
+) -> ApiRequest[User]:
     body = NewUser(name=name, email=email, instance_admin=instance_admin, role=role)
     return sending("POST", "/v1/users", body, User)
 
 
-def read_user(user: str) -> Operation[User]:
+def read_user(user: str) -> ApiRequest[User]:
     return get(f"/v1/users/{segment(user)}", User)
 
 
@@ -175,45 +175,45 @@ def change_user(
     disabled: bool | None = None,
     instance_admin: bool | None = None,
     sign_out: bool = False,
-) -> Operation[User]:
+) -> ApiRequest[User]:
     """Only what is given changes."""
     body = UserChange(name=name, disabled=disabled, instance_admin=instance_admin, sign_out=sign_out)
     return sending("PATCH", f"/v1/users/{segment(user)}", body, User)
 
 
-def list_workspaces(after: str | None = None, limit: int | None = None) -> Operation[Page[Workspace]]:
+def list_workspaces(after: str | None = None, limit: int | None = None) -> ApiRequest[Page[Workspace]]:
     return get("/v1/workspaces", Page[Workspace], {"after": after, "limit": limit})
 
 
-def create_workspace(name: str) -> Operation[Workspace]:
+def create_workspace(name: str) -> ApiRequest[Workspace]:
     return sending("POST", "/v1/workspaces", NewWorkspace(name=name), Workspace)
 
 
-def read_workspace(workspace: str) -> Operation[Workspace]:
+def read_workspace(workspace: str) -> ApiRequest[Workspace]:
     return get(f"/v1/workspaces/{segment(workspace)}", Workspace)
 
 
 def list_members(
     workspace: str, after: str | None = None, limit: int | None = None
-) -> Operation[Page[Member]]:
+) -> ApiRequest[Page[Member]]:
     return get(f"/v1/workspaces/{segment(workspace)}/members", Page[Member], {"after": after, "limit": limit})
 
 
-def set_role(workspace: str, user: str, role: Role) -> Operation[Member]:
+def set_role(workspace: str, user: str, role: Role) -> ApiRequest[Member]:
     """Makes the user a member, or changes the member's role."""
     return sending("PUT", _member(workspace, user), NewRole(role=role), Member)
 
 
-def remove_member(workspace: str, user: str) -> Operation[None]:
-    return Operation("DELETE", _member(workspace, user), nothing)
+def remove_member(workspace: str, user: str) -> ApiRequest[None]:
+    return ApiRequest("DELETE", _member(workspace, user), nothing)
 
 
-def sign_in_link(user: str | None = None) -> Operation[SignInLink]:
+def sign_in_link(user: str | None = None) -> ApiRequest[SignInLink]:
     """Signs in once, for a short time; for the caller unless a user is named."""
     return sending("POST", "/v1/sign-in-links", NewSignInLink(user=user), SignInLink)
 
 
-def list_audit(after: str | None = None, limit: int | None = None) -> Operation[Page[AuditEntry]]:
+def list_audit(after: str | None = None, limit: int | None = None) -> ApiRequest[Page[AuditEntry]]:
     """Who changed what."""
     return get("/v1/audit", Page[AuditEntry], {"after": after, "limit": limit})
 
@@ -224,7 +224,7 @@ def backup(path: str | Path, *, keys: bool = False, through: Callable[[], Filter
     Prompts and what agents said can be read in it; the vault's secrets only with `keys`, or with those of the
     server. `through` makes what the bytes go through on their way into the file.
     """
-    asked = Operation("GET", "/v1/backup", nothing, query_of({"keys": "true" if keys else None}))
+    asked = ApiRequest("GET", "/v1/backup", nothing, query_of({"keys": "true" if keys else None}))
     return Download(asked, Path(path), through)
 
 
@@ -235,25 +235,25 @@ def _member(workspace: str, user: str) -> str:
 # Operations on the agents of a server.
 
 
-def list_agents() -> Operation[list[AgentInfo]]:
+def list_agents() -> ApiRequest[list[AgentInfo]]:
     """Those that the server knows, here or not."""
-    return Operation("GET", "/v1/agents", lambda answered: _agents(answered).agents)
+    return ApiRequest("GET", "/v1/agents", lambda answered: _agents(answered).agents)
 
 
-def install_agent(agent: str, *, reinstall: bool = False) -> Operation[AgentInstalled]:
+def install_agent(agent: str, *, reinstall: bool = False) -> ApiRequest[AgentInstalled]:
     """Returns when it is there. What is there already stays, unless it is to be installed anew."""
     path, body = f"{_agent(agent)}/install", AgentInstall(reinstall=reinstall)
     return replace(sending("POST", path, body, AgentInstalled), wait=INSTALL_READ)
 
 
-def agent_modes(agent: str) -> Operation[list[ModeInfo]]:
+def agent_modes(agent: str) -> ApiRequest[list[ModeInfo]]:
     """What `agent_mode` may be."""
-    return Operation(
+    return ApiRequest(
         "GET", f"{_agent(agent)}/modes", lambda answered: _modes(answered).modes, wait=ASK_AGENT_READ
     )
 
 
-def agent_models(agent: str) -> Operation[ModelList]:
+def agent_models(agent: str) -> ApiRequest[ModelList]:
     """What `model` may be, and `variant` with it."""
     return replace(get(f"{_agent(agent)}/models", ModelList), wait=ASK_AGENT_READ)
 
@@ -276,13 +276,13 @@ def list_approvals(
     agent: str | None = None,
     after: str | None = None,
     limit: int | None = None,
-) -> Operation[Page[ApprovalView]]:
+) -> ApiRequest[Page[ApprovalView]]:
     """Of every status unless one is named; pending ones oldest first, else newest first. `tool` is a pattern."""
     query = {"status": status, "tool": tool, "agent": agent, "after": after, "limit": limit}
     return get_linked("/approvals", ApprovalView, query)
 
 
-def read_approval(approval: str) -> Operation[ApprovalDetail]:
+def read_approval(approval: str) -> ApiRequest[ApprovalDetail]:
     """With what its agent did lately, and the grants that it has."""
     return get(f"/approvals/{segment(approval)}", ApprovalDetail)
 
@@ -295,7 +295,7 @@ def approve(
     confidence: float | None = None,
     params: Mapping[str, object] | None = None,
     resolved_by: str | None = None,
-) -> Operation[ApprovalView]:
+) -> ApiRequest[ApprovalView]:
     """With `params`: these arguments instead, where the approval is `editable`. `message` is for the agent."""
     body = Approve(
         reasoning=reasoning, message=message, confidence=confidence, params=params, resolved_by=resolved_by
@@ -310,20 +310,20 @@ def deny(
     message: str | None = None,
     confidence: float | None = None,
     resolved_by: str | None = None,
-) -> Operation[ApprovalView]:
+) -> ApiRequest[ApprovalView]:
     """`message` is what the agent is told; `reasoning` is kept in the trace."""
     body = Resolution(reasoning=reasoning, message=message, confidence=confidence, resolved_by=resolved_by)
     return sending("POST", f"/approvals/{segment(approval)}/deny", body, ApprovalView)
 
 
-def escalate(approval: str, *, reasoning: str | None = None) -> Operation[ApprovalView]:
+def escalate(approval: str, *, reasoning: str | None = None) -> ApiRequest[ApprovalView]:
     """From then on only a person may answer it."""
     return sending(
         "POST", f"/approvals/{segment(approval)}/escalate", Escalation(reasoning=reasoning), ApprovalView
     )
 
 
-def claim(approval: str, *, lease_seconds: int = 60) -> Operation[ApprovalView]:
+def claim(approval: str, *, lease_seconds: int = 60) -> ApiRequest[ApprovalView]:
     """Other supervisors keep off it for so long."""
     return sending(
         "POST", f"/approvals/{segment(approval)}/claim", ClaimBody(lease_seconds=lease_seconds), ApprovalView
@@ -338,13 +338,13 @@ def answer_group(
     message: str | None = None,
     confidence: float | None = None,
     resolved_by: str | None = None,
-) -> Operation[GroupAnswered]:
+) -> ApiRequest[GroupAnswered]:
     """All pending ones that ask for the very same; `group` is a member of each of them."""
     body = Resolution(reasoning=reasoning, message=message, confidence=confidence, resolved_by=resolved_by)
     return sending("POST", f"/approvals/groups/{segment(group)}/{segment(answer)}", body, GroupAnswered)
 
 
-def list_grants(*, after: str | None = None, limit: int | None = None) -> Operation[Page[GrantView]]:
+def list_grants(*, after: str | None = None, limit: int | None = None) -> ApiRequest[Page[GrantView]]:
     return get_linked("/grants", GrantView, {"after": after, "limit": limit})
 
 
@@ -355,20 +355,20 @@ def give_grant(
     *,
     kinds: Iterable[str] | None = None,
     reason: str | None = None,
-) -> Operation[GrantView]:
+) -> ApiRequest[GrantView]:
     """Agents (a pattern) may use tools (a pattern) unasked, for seconds or as Go writes it: `1h30m`."""
     wanted = None if kinds is None else [*kinds]
     body = NewGrant(agent=agent, tools=tools, duration=duration, kinds=wanted, reason=reason)
     return sending("POST", "/grants", body, GrantView)
 
 
-def read_grant(grant: str) -> Operation[GrantView]:
+def read_grant(grant: str) -> ApiRequest[GrantView]:
     return get(f"/grants/{segment(grant)}", GrantView)
 
 
-def revoke_grant(grant: str) -> Operation[None]:
+def revoke_grant(grant: str) -> ApiRequest[None]:
     """It lets nothing pass from then on."""
-    return Operation("DELETE", f"/grants/{segment(grant)}", nothing)
+    return ApiRequest("DELETE", f"/grants/{segment(grant)}", nothing)
 
 
 # Operations that ask the door: a tool's call, what would be decided, the policy in force, and what was traced.
@@ -381,7 +381,7 @@ def call_tool(
     agent: str | None = None,
     session_id: str | None = None,
     timeout: float | None = None,
-) -> Operation[ToolReturned]:
+) -> ApiRequest[ToolReturned]:
     """Runs the tool, once it is allowed: that may take as long as a person takes to answer.
 
     A refusal is an error: `Forbidden` with the message for the agent, `TimedOut` where nobody answered in time,
@@ -400,12 +400,12 @@ def decide(
     session_id: str | None = None,
     kind: str | None = None,
     cwd: str | None = None,
-) -> Operation[Considered]:
+) -> ApiRequest[Considered]:
     """What would happen to the call now. Nothing is run, counted or recorded."""
     return sending("POST", "/decide", _question(tool, params, agent, session_id, kind, cwd), Considered)
 
 
-def policy_info() -> Operation[PolicyInfo]:
+def policy_info() -> ApiRequest[PolicyInfo]:
     """What is in force, and why the newest edit is not, where it is not."""
     return get("/v1/policy", PolicyInfo)
 
@@ -418,7 +418,7 @@ def explain(
     session_id: str | None = None,
     kind: str | None = None,
     cwd: str | None = None,
-) -> Operation[Explained]:
+) -> ApiRequest[Explained]:
     """As `decide`, and why, rule by rule."""
     body = _question(tool, params, agent, session_id, kind, cwd)
     return sending("POST", "/v1/policy/explain", body, Explained)
@@ -431,7 +431,7 @@ def replay(
     agent: str | None = None,
     tool: str | None = None,
     limit: int | None = None,
-) -> Operation[Replay]:
+) -> ApiRequest[Replay]:
     """What a changed policy, given as YAML, would have decided on the recorded calls. `since`: a time, or `24h`."""
     body = ReplayBody(policy=policy, since=since, agent=agent, tool=tool)
     if limit is not None:
@@ -439,7 +439,7 @@ def replay(
     return replace(sending("POST", "/v1/policy/replay", body, Replay), wait=LONG_READ)
 
 
-def rule_hits(*, since: str | None = None) -> Operation[list[RuleHits]]:
+def rule_hits(*, since: str | None = None) -> ApiRequest[list[RuleHits]]:
     """How often each rule decided."""
     return get("/v1/policy/hits", list[RuleHits], {"since": since})
 
@@ -452,29 +452,29 @@ def list_traces(
     since: str | None = None,
     after: str | None = None,
     limit: int | None = None,
-) -> Operation[Page[TraceEntry]]:
+) -> ApiRequest[Page[TraceEntry]]:
     """Calls and what became of them, the newest first."""
     query = {"agent": agent, "tool": tool, "session": session, "since": since, "after": after, "limit": limit}
     return get_linked("/traces", TraceEntry, query)
 
 
-def read_trace(trace: str) -> Operation[TraceDetail]:
+def read_trace(trace: str) -> ApiRequest[TraceDetail]:
     """One call with every step of it."""
     return get(f"/traces/{segment(trace)}", TraceDetail)
 
 
-def verify_traces(heads: Iterable[ChainHead] = ()) -> Operation[list[ChainReport]]:
+def verify_traces(heads: Iterable[ChainHead] = ()) -> ApiRequest[list[ChainReport]]:
     """Whether every chain of the workspace is as it was written.
 
     `heads` are those that an earlier answer named: only they show that no end was cut off since."""
     known = tuple(("head", f"{head.server}:{head.seq}:{head.hash}") for head in heads)
-    return Operation("GET", "/v1/trace/verify", AsJson(list[ChainReport]), known, wait=LONG_READ)
+    return ApiRequest("GET", "/v1/trace/verify", AsJson(list[ChainReport]), known, wait=LONG_READ)
 
 
-def export_traces(server: str | None = None, *, after: int | None = None) -> Operation[None]:
+def export_traces(server: str | None = None, *, after: int | None = None) -> ApiRequest[None]:
     """Every step, each as one line of JSON: of all chains, or of a server's above the number `after`."""
     query = query_of({"server": server, "after": after})
-    return Operation("GET", "/v1/trace/export", nothing, query, wait=LONG_READ)
+    return ApiRequest("GET", "/v1/trace/export", nothing, query, wait=LONG_READ)
 
 
 def _question(
@@ -514,17 +514,17 @@ def _seconds(timeout: float | None) -> float:
 # Operations on trusted folders: where what a repository says to agents counts.
 
 
-def list_trusted() -> Operation[Page[TrustView]]:
+def list_trusted() -> ApiRequest[Page[TrustView]]:
     """Folders of the server's machine that the workspace trusts, by path."""
     return get("/v1/trust", Page[TrustView])
 
 
-def trust_folder(folder: str) -> Operation[TrustView]:
+def trust_folder(folder: str) -> ApiRequest[TrustView]:
     """The configuration for agents in it counts: hooks, allow rules, MCP servers. An absolute path of the server's
     machine. It takes a person."""
     return sending("POST", "/v1/trust", NewTrust(folder=folder), TrustView)
 
 
-def untrust_folder(trust: str) -> Operation[None]:
+def untrust_folder(trust: str) -> ApiRequest[None]:
     """By its id. Agents that run keep what they have read."""
-    return Operation("DELETE", f"/v1/trust/{segment(trust)}", nothing)
+    return ApiRequest("DELETE", f"/v1/trust/{segment(trust)}", nothing)

@@ -42,18 +42,18 @@ REPEATABLE: Final[frozenset[Method]] = frozenset({"GET", "PUT", "DELETE"})
 _LINK: Final = re.compile(r'<([^>]*)>\s*;[^,]*?\brel\s*=\s*"?next"?(?=[\s;,]|$)')
 
 
-class Answered(NamedTuple):
+class ApiResponse(NamedTuple):
     """An answer that is a success. The names of headers count in any case."""
 
     headers: Mapping[str, str]
     body: bytes
 
 
-Read = Callable[[Answered], T]
+Read = Callable[[ApiResponse], T]
 
 
 @dataclass(frozen=True, slots=True)
-class Operation(Generic[T]):
+class ApiRequest(Generic[T]):
     method: Method
     path: str
     read: Read[T]
@@ -67,7 +67,7 @@ class Operation(Generic[T]):
 class Download:
     """An operation whose answer becomes a file that is there completely or not at all."""
 
-    operation: Operation[None]
+    operation: ApiRequest[None]
     to: Path
     through: Callable[[], Filter]  # made anew for every attempt
 
@@ -76,7 +76,7 @@ class Download:
 class AsJson(Generic[T]):
     kind: type[T]
 
-    def __call__(self, answered: Answered) -> T:
+    def __call__(self, answered: ApiResponse) -> T:
         return msgspec.json.decode(answered.body, type=self.kind)
 
 
@@ -101,20 +101,20 @@ def _next(headers: Mapping[str, str]) -> str | None:
     return after[-1]
 
 
-def nothing(answered: Answered) -> None:
+def nothing(answered: ApiResponse) -> None:
     """For answers without content; a body that a later version adds is not looked at."""
 
 
-def get(path: str, kind: type[T], query: Mapping[str, object] | None = None) -> Operation[T]:
-    return Operation("GET", path, AsJson(kind), query_of(query or {}))
+def get(path: str, kind: type[T], query: Mapping[str, object] | None = None) -> ApiRequest[T]:
+    return ApiRequest("GET", path, AsJson(kind), query_of(query or {}))
 
 
-def get_linked(path: str, kind: type[T], query: Mapping[str, object]) -> Operation[Page[T]]:
-    return Operation("GET", path, as_linked(kind), query_of(query))
+def get_linked(path: str, kind: type[T], query: Mapping[str, object]) -> ApiRequest[Page[T]]:
+    return ApiRequest("GET", path, as_linked(kind), query_of(query))
 
 
-def sending(method: Method, path: str, body: msgspec.Struct, kind: type[T]) -> Operation[T]:
-    return Operation(method, path, AsJson(kind), body=encoded(body))
+def sending(method: Method, path: str, body: msgspec.Struct, kind: type[T]) -> ApiRequest[T]:
+    return ApiRequest(method, path, AsJson(kind), body=encoded(body))
 
 
 def encoded(body: msgspec.Struct) -> bytes:
@@ -153,7 +153,7 @@ _BY_STATUS: Final[Mapping[int, type[LegationError]]] = {
 }
 
 
-class Failure(NamedTuple):
+class RequestFailure(NamedTuple):
     error: LegationError
     passing: bool  # another try may help
     retry_after: float | None = None  # seconds that the server asks to wait
@@ -169,20 +169,20 @@ class _Problem(msgspec.Struct):
 
 
 def received(
-    operation: Operation[T], what: str, status: int, headers: Mapping[str, str], body: bytes
-) -> T | Failure:
+    operation: ApiRequest[T], what: str, status: int, headers: Mapping[str, str], body: bytes
+) -> T | RequestFailure:
     """The answer as its type, or what is wrong with it."""
     if not 200 <= status < 300:
         return refused(what, status, headers, body)
     try:
-        return operation.read(Answered(headers, body))
+        return operation.read(ApiResponse(headers, body))
     except (ValueError, RecursionError) as error:
-        return Failure(_unreadable(what, headers, error), passing=False)
+        return RequestFailure(_unreadable(what, headers, error), passing=False)
 
 
-def refused(what: str, status: int, headers: Mapping[str, str], body: bytes) -> Failure:
+def refused(what: str, status: int, headers: Mapping[str, str], body: bytes) -> RequestFailure:
     wait = _retry_after(headers)
-    return Failure(_refusal(what, status, headers, body, wait), status in PASSING, wait)
+    return RequestFailure(_refusal(what, status, headers, body, wait), status in PASSING, wait)
 
 
 def told(problem: bytes) -> LegationError:
@@ -192,15 +192,15 @@ def told(problem: bytes) -> LegationError:
     return refused("send it", status, headers, problem).error
 
 
-def unreachable(what: str, error: Exception, *, timed_out: bool, passing: bool) -> Failure:
+def unreachable(what: str, error: Exception, *, timed_out: bool, passing: bool) -> RequestFailure:
     """`error` is the transport's; it may hold the whole request, so only its kind and words are kept."""
     if timed_out:
         message = (
             f"cannot {what}: the server did not answer in time; see whether it is up, or allow more time"
         )
-        return Failure(TimedOut(message), passing)
+        return RequestFailure(TimedOut(message), passing)
     why = _ERRNO.sub("", str(error)).strip().rstrip(".") or type(error).__name__
-    return Failure(
+    return RequestFailure(
         Unavailable(f"cannot {what}: {why}; see whether the server is up at that address"), passing
     )
 
@@ -309,7 +309,7 @@ class Tries:
     chance: Callable[[], float] = zero_to_one
     pause: float = FIRST_PAUSE
 
-    def pause_after(self, failure: Failure) -> float:
+    def pause_after(self, failure: RequestFailure) -> float:
         """Seconds to wait before the next try; raises the error when there is none."""
         wait = failure.retry_after or 0.0
         if not failure.passing or self.method not in REPEATABLE or self.left <= 0 or wait > MOST_PAUSE:
@@ -345,7 +345,7 @@ class Reconnects:
     def progressed(self) -> None:
         self._failed = 0
 
-    def pause_after(self, failure: Failure) -> float:
+    def pause_after(self, failure: RequestFailure) -> float:
         """Seconds to wait before the next connection; raises the error when patience has run out."""
         now = self._now()
         if self._sign_of_life - self._opened >= LONG_ENOUGH:

@@ -61,7 +61,7 @@ class _Line(msgspec.Struct):
 # Three shapes hold any value or null, which msgspec writes but cannot read: these are read instead, and made into them.
 
 
-class _Turn(msgspec.Struct):
+class _ReadTurn(msgspec.Struct):
     phase: Literal["started", "ended"]
     turn_id: str | None = None
     metadata: msgspec.Raw = _NULL
@@ -70,7 +70,7 @@ class _Turn(msgspec.Struct):
         return shapes.Turn(self.phase, self.turn_id, _kept(self.metadata))
 
 
-class _Permission(msgspec.Struct):
+class _ReadPermission(msgspec.Struct):
     permission_id: str
     action: str
     status: shapes.PermissionStatus
@@ -80,7 +80,7 @@ class _Permission(msgspec.Struct):
         return shapes.Permission(self.permission_id, self.action, self.status, _kept(self.metadata))
 
 
-class _Error(msgspec.Struct):
+class _ReadError(msgspec.Struct):
     message: str
     code: str | None = None
     details: msgspec.Raw = _NULL
@@ -92,14 +92,14 @@ class _Error(msgspec.Struct):
 _KINDS: Final[dict[str, type[msgspec.Struct]]] = {
     "session.started": shapes.SessionStarted,
     "session.ended": shapes.SessionEnded,
-    "turn.started": _Turn,
-    "turn.ended": _Turn,
+    "turn.started": _ReadTurn,
+    "turn.ended": _ReadTurn,
     "item.started": shapes.ItemEvent,
     "item.delta": shapes.ItemDelta,
     "item.completed": shapes.ItemEvent,
-    "error": _Error,
-    "permission.requested": _Permission,
-    "permission.resolved": _Permission,
+    "error": _ReadError,
+    "permission.requested": _ReadPermission,
+    "permission.resolved": _ReadPermission,
     "question.requested": shapes.Question,
     "question.resolved": shapes.Question,
     "agent.unparsed": shapes.Unparsed,
@@ -163,7 +163,9 @@ def _data(type_: str, data: msgspec.Raw) -> AnyData:
     if reader is not None:
         try:
             found = reader.decode(data)
-            known: Data = found.shape() if isinstance(found, _Turn | _Permission | _Error) else found
+            known: Data = (
+                found.shape() if isinstance(found, _ReadTurn | _ReadPermission | _ReadError) else found
+            )
             return known
         except (ValueError, RecursionError):
             pass  # a newer server's

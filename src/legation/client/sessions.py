@@ -14,9 +14,9 @@ from legation.client.follow import Broken, Follow
 from legation.client.group import C, Group, Method, P, calls, calls_of, follows_of, lists, lists_of
 from legation.client.request import (
     PATIENCE,
-    Answered,
+    ApiRequest,
+    ApiResponse,
     AsJson,
-    Operation,
     Query,
     Read,
     Reconnects,
@@ -65,14 +65,14 @@ def session_path(session: str) -> str:
     return f"/v1/sessions/{segment(session)}"
 
 
-def list_sessions() -> Operation[list[SessionInfo]]:
+def list_sessions() -> ApiRequest[list[SessionInfo]]:
     """The newest first."""
-    return Operation("GET", "/v1/sessions", lambda answered: _listed(answered).sessions)
+    return ApiRequest("GET", "/v1/sessions", lambda answered: _listed(answered).sessions)
 
 
-def page_sessions(limit: int = 100) -> Operation[Page[SessionInfo]]:
+def page_sessions(limit: int = 100) -> ApiRequest[Page[SessionInfo]]:
     """The newest first, fetched as they are needed, so many at a time."""
-    return Operation("GET", "/v1/sessions", _page, query_of({"limit": limit}), cursor="cursor")
+    return ApiRequest("GET", "/v1/sessions", _page, query_of({"limit": limit}), cursor="cursor")
 
 
 def create_session(
@@ -90,7 +90,7 @@ def create_session(
     skills: Skills | None = None,
     fork: str | None = None,
     continues: str | None = None,
-) -> Operation[str]:
+) -> ApiRequest[str]:
     """A session with an agent, which is installed if it has to be. Without a `session_id` one is made.
 
     `directory` is where the agent works, on the server's machine; without it, a folder of the session's own. `fork` is
@@ -111,17 +111,17 @@ def create_session(
         fork=fork,
         continues=continues,
     )
-    return Operation(
+    return ApiRequest(
         "POST", session_path(chosen), _id_if_healthy(chosen), body=encoded(body), wait=INSTALL_READ
     )
 
 
-def open_session(session: str) -> Operation[str]:
+def open_session(session: str) -> ApiRequest[str]:
     """One that there is, by its id."""
-    return Operation("GET", session_path(session), lambda answered: _info(answered).session_id)
+    return ApiRequest("GET", session_path(session), lambda answered: _info(answered).session_id)
 
 
-def read_session(session: str) -> Operation[SessionInfo]:
+def read_session(session: str) -> ApiRequest[SessionInfo]:
     """What it is now."""
     return get(session_path(session), SessionInfo)
 
@@ -134,7 +134,7 @@ def change_session(
     permission_mode: PermissionMode | None = None,
     variant: str | None = None,
     title: str | None = None,
-) -> Operation[SessionInfo]:
+) -> ApiRequest[SessionInfo]:
     """Only what is given changes."""
     body = SessionChange(
         model=model, agent_mode=agent_mode, permission_mode=permission_mode, variant=variant, title=title
@@ -144,14 +144,14 @@ def change_session(
 
 def send_message(
     session: str, text: str, attachments: Iterable[Attachment | str] = (), *, message_id: str | None = None
-) -> Operation[None]:
+) -> ApiRequest[None]:
     """Returns when the server has it; `events` tells what becomes of it. An attachment is a path on the server. The
     `prompt-started` in the session's stream has the `message_id`."""
     path = f"{session_path(session)}/messages"
     return _told(path, new_message(text, attachments, message_id), ASK_AGENT_READ)
 
 
-def steer_turn(session: str, text: str, attachments: Iterable[Attachment | str] = ()) -> Operation[None]:
+def steer_turn(session: str, text: str, attachments: Iterable[Attachment | str] = ()) -> ApiRequest[None]:
     """Say something to the turn that runs; a `Conflict` where none does. Claude Code and Codex take it, others may not."""
     body = Words(message=text, attachments=_files(attachments))
     return _told(f"{session_path(session)}/steer", body, ASK_AGENT_READ)
@@ -164,7 +164,7 @@ def list_session_events(
     limit: int = PAGE,
     raw: bool = False,
     generation: int | Literal["all"] | None = None,
-) -> Operation[Page[SessionEvent]]:
+) -> ApiRequest[Page[SessionEvent]]:
     """What is recorded above the number `after`, to its end; `events` also gives what comes. What was recorded before
     the agent told the history anew is an earlier `generation`, counted from 1."""
     query = query_of(
@@ -176,12 +176,12 @@ def list_session_events(
         }
     )
     path = f"{session_path(session)}/events"
-    return Operation("GET", path, of_body(read_event_page), query, cursor="offset")
+    return ApiRequest("GET", path, of_body(read_event_page), query, cursor="offset")
 
 
 def answer_permission(
     session: str, permission: str | Permission, reply: PermissionReplyWord
-) -> Operation[None]:
+) -> ApiRequest[None]:
     """`always`: also what it asks for of the same kind later in this session. The first answer stands."""
     id_ = permission if isinstance(permission, str) else permission.permission_id
     path = f"{session_path(session)}/permissions/{segment(id_)}/reply"
@@ -190,31 +190,31 @@ def answer_permission(
 
 def reply_question(
     session: str, question: str | Question, answers: str | Sequence[str | Sequence[str]]
-) -> Operation[None]:
+) -> ApiRequest[None]:
     """One answer for each thing that was asked at once: a word, or a list of them where several may be chosen."""
     each = [answers] if isinstance(answers, str) else answers
     body = QuestionAnswers(answers=[[one] if isinstance(one, str) else [*one] for one in each])
     return _told(f"{_question(session, question)}/reply", body)
 
 
-def reject_question(session: str, question: str | Question) -> Operation[None]:
+def reject_question(session: str, question: str | Question) -> ApiRequest[None]:
     """The agent is told that it will not be answered."""
-    return Operation("POST", f"{_question(session, question)}/reject", nothing)
+    return ApiRequest("POST", f"{_question(session, question)}/reject", nothing)
 
 
-def cancel_turn(session: str) -> Operation[None]:
+def cancel_turn(session: str) -> ApiRequest[None]:
     """The turn that runs, if one does; the session goes on."""
-    return Operation("POST", f"{session_path(session)}/cancel", nothing, wait=ASK_AGENT_READ)
+    return ApiRequest("POST", f"{session_path(session)}/cancel", nothing, wait=ASK_AGENT_READ)
 
 
-def terminate_session(session: str) -> Operation[None]:
+def terminate_session(session: str) -> ApiRequest[None]:
     """Its agent is stopped with all that it started; what happened can still be read."""
-    return Operation("POST", f"{session_path(session)}/terminate", nothing, wait=ASK_AGENT_READ)
+    return ApiRequest("POST", f"{session_path(session)}/terminate", nothing, wait=ASK_AGENT_READ)
 
 
-def delete_session(session: str) -> Operation[None]:
+def delete_session(session: str) -> ApiRequest[None]:
     """For good: nothing of it is left but its name, which is not used again. A `Conflict` while a turn runs."""
-    return Operation("DELETE", session_path(session), nothing, wait=ASK_AGENT_READ)
+    return ApiRequest("DELETE", session_path(session), nothing, wait=ASK_AGENT_READ)
 
 
 def new_message(
@@ -227,8 +227,8 @@ def _files(attachments: Iterable[Attachment | str]) -> tuple[Attachment, ...]:
     return tuple(Attachment(path=each) if isinstance(each, str) else each for each in attachments)
 
 
-def _told(path: str, body: msgspec.Struct, wait: float | None = None) -> Operation[None]:
-    return Operation("POST", path, nothing, body=encoded(body), wait=wait)
+def _told(path: str, body: msgspec.Struct, wait: float | None = None) -> ApiRequest[None]:
+    return ApiRequest("POST", path, nothing, body=encoded(body), wait=wait)
 
 
 def _question(session: str, question: str | Question) -> str:
@@ -239,7 +239,7 @@ def _question(session: str, question: str | Question) -> str:
 def _id_if_healthy(session: str) -> Read[str]:
     created = AsJson(SessionCreated)
 
-    def read(answered: Answered) -> str:
+    def read(answered: ApiResponse) -> str:
         found = created(answered)
         if found.error is not None or not found.healthy:
             why = found.error.message if found.error else "its agent is not well"
@@ -249,7 +249,7 @@ def _id_if_healthy(session: str) -> Read[str]:
     return read
 
 
-def _page(answered: Answered) -> Page[SessionInfo]:
+def _page(answered: ApiResponse) -> Page[SessionInfo]:
     found = _listed(answered)
     return Page(items=found.sessions, next=found.next or None)
 
@@ -399,7 +399,7 @@ def raw_query(raw: bool) -> Query:
 # A session in hand, sync or async: all that can be done with one, without saying its id again.
 
 
-class Session(Group[C]):
+class ClientSession(Group[C]):
     """Made by `sessions.create` and `sessions.get`. It holds no connection, and need not be closed."""
 
     info = calls_of(read_session)
@@ -425,13 +425,13 @@ class Session(Group[C]):
 
 
 def opens(
-    make: Callable[P, Operation[str]],
-) -> Method[P, Session[Caller], Awaitable[Session[AsyncCaller]]]:
+    make: Callable[P, ApiRequest[str]],
+) -> Method[P, ClientSession[Caller], Awaitable[ClientSession[AsyncCaller]]]:
     """Declare an operation whose answer is the id of a session, given as the session in hand."""
-    return Method(make, lambda caller: partial(caller.send_for, make=partial(Session, caller)))
+    return Method(make, lambda caller: partial(caller.send_for, make=partial(ClientSession, caller)))
 
 
-class Sessions(Group[C]):
+class SessionsApi(Group[C]):
     list = calls(list_sessions)
     pages = lists(page_sessions)
     create = opens(create_session)

@@ -12,7 +12,7 @@ from legation.client.decode import Frame
 from legation.client.follow import Follow, ManyStreams, OneStream
 from legation.client.group import C, Group, calls, follows, lists, reads_lines, saves
 from legation.client.request import PATIENCE, Query, Reconnects
-from legation.client.sessions import Sessions
+from legation.client.sessions import SessionsApi
 from legation.wire.event_types import ApprovalChanged
 from legation.wire.events import Event
 
@@ -52,7 +52,7 @@ class Change(NamedTuple):
     approval: ApprovalChanged
 
 
-class Changes:
+class ApprovalChanges:
     """A source of changes. What this version cannot read is passed over: a newer server may say more."""
 
     body: bytes | None = None
@@ -77,7 +77,7 @@ def follow_approvals(after: int = 0, *, patience: float = PATIENCE) -> Follow[Ch
 
     For what is pending and what then changes, without a gap: take the head of the stream `approvals`, list what is
     pending, and follow from that head."""
-    return Follow(Changes(after), Reconnects(patience))
+    return Follow(ApprovalChanges(after), Reconnects(patience))
 
 
 def _change(event: Event) -> Change | None:
@@ -89,21 +89,21 @@ def _change(event: Event) -> Change | None:
         return None
 
 
-class Streams(Group[C]):
+class StreamsApi(Group[C]):
     list = lists(operations.list_streams)
     events = lists(operations.list_events)
     follow = follows(follow)
     follow_many = follows(follow_many)
 
 
-class Agents(Group[C]):
+class AgentsApi(Group[C]):
     list = calls(operations.list_agents)
     install = calls(operations.install_agent)
     modes = calls(operations.agent_modes)
     models = calls(operations.agent_models)
 
 
-class Approvals(Group[C]):
+class ApprovalsApi(Group[C]):
     list = lists(operations.list_approvals)
     get = calls(operations.read_approval)
     approve = calls(operations.approve)
@@ -114,47 +114,47 @@ class Approvals(Group[C]):
     follow = follows(follow_approvals)
 
 
-class Grants(Group[C]):
+class GrantsApi(Group[C]):
     list = lists(operations.list_grants)
     give = calls(operations.give_grant)
     get = calls(operations.read_grant)
     revoke = calls(operations.revoke_grant)
 
 
-class Traces(Group[C]):
+class TracesApi(Group[C]):
     list = lists(operations.list_traces)
     get = calls(operations.read_trace)
     verify = calls(operations.verify_traces)
     export = reads_lines(operations.export_traces)
 
 
-class Policy(Group[C]):
+class PolicyApi(Group[C]):
     info = calls(operations.policy_info)
     explain = calls(operations.explain)
     replay = calls(operations.replay)
     hits = calls(operations.rule_hits)
 
 
-class Trust(Group[C]):
+class TrustApi(Group[C]):
     list = lists(operations.list_trusted)
     give = calls(operations.trust_folder)
     withdraw = calls(operations.untrust_folder)
 
 
-class Tokens(Group[C]):
+class TokensApi(Group[C]):
     list = lists(operations.list_tokens)
     create = calls(operations.create_token)
     revoke = calls(operations.revoke_token)
 
 
-class Users(Group[C]):
+class UsersApi(Group[C]):
     list = lists(operations.list_users)
     get = calls(operations.read_user)
     create = calls(operations.create_user)
     change = calls(operations.change_user)
 
 
-class Workspaces(Group[C]):
+class WorkspacesApi(Group[C]):
     list = lists(operations.list_workspaces)
     get = calls(operations.read_workspace)
     create = calls(operations.create_workspace)
@@ -178,14 +178,14 @@ class Surface(Group[C]):
 
     def __init__(self, caller: C) -> None:
         super().__init__(caller)
-        self.sessions: Sessions[C] = Sessions(caller)
-        self.agents: Agents[C] = Agents(caller)
-        self.streams: Streams[C] = Streams(caller)
-        self.approvals: Approvals[C] = Approvals(caller)
-        self.grants: Grants[C] = Grants(caller)
-        self.traces: Traces[C] = Traces(caller)
-        self.policy: Policy[C] = Policy(caller)
-        self.trust: Trust[C] = Trust(caller)
-        self.tokens: Tokens[C] = Tokens(caller)
-        self.users: Users[C] = Users(caller)
-        self.workspaces: Workspaces[C] = Workspaces(caller)
+        self.sessions: SessionsApi[C] = SessionsApi(caller)
+        self.agents: AgentsApi[C] = AgentsApi(caller)
+        self.streams: StreamsApi[C] = StreamsApi(caller)
+        self.approvals: ApprovalsApi[C] = ApprovalsApi(caller)
+        self.grants: GrantsApi[C] = GrantsApi(caller)
+        self.traces: TracesApi[C] = TracesApi(caller)
+        self.policy: PolicyApi[C] = PolicyApi(caller)
+        self.trust: TrustApi[C] = TrustApi(caller)
+        self.tokens: TokensApi[C] = TokensApi(caller)
+        self.users: UsersApi[C] = UsersApi(caller)
+        self.workspaces: WorkspacesApi[C] = WorkspacesApi(caller)

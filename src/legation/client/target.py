@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from legation import settings
-from legation.client.request import Failure
+from legation.client.request import RequestFailure
 from legation.errors import InvalidParams, LegationError, StorageFailed, Unauthenticated, Unavailable
 from legation.secret import Secret
 from legation.wire.api.server import OWNER_LOCK, SERVER_FILE, ServerFile
@@ -52,7 +52,7 @@ class Located:
     now: Target
     again: Callable[[], Target] | None = None  # None: it is where it was said to be
 
-    def after(self, failure: Failure, tried: Target) -> Failure | None:
+    def after(self, failure: RequestFailure, tried: Target) -> RequestFailure | None:
         """What remains of a failure of a try at `tried`; None: that did not take it, and there is another to ask."""
         refused = isinstance(failure.error, Unauthenticated)
         if self.again is None or not (failure.passing or failure.unsent or refused):
@@ -60,7 +60,7 @@ class Located:
         try:
             self.now = self.again()
         except LegationError as away:  # it stops, or starts: its file says nothing yet
-            return Failure(away, passing=True, unsent=True) if refused else failure
+            return RequestFailure(away, passing=True, unsent=True) if refused else failure
         untaken = failure.unsent or refused
         return None if untaken and self.now != tried else failure
 

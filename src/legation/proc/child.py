@@ -129,7 +129,7 @@ _KILL_PAUSE: Final = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedChild:
     name: str
     process: subprocess.Popen[bytes]
     tree: Tree
@@ -301,7 +301,7 @@ class Pipes:
 class Child:
     """Use it as `async with`, or call `stop`: either way nothing of it is left. Made by a `Launcher`."""
 
-    def __init__(self, started: Started, pipes: Pipes) -> None:
+    def __init__(self, started: StartedChild, pipes: Pipes) -> None:
         self.name = started.name
         self.pid = started.tree.pid
         self.started = started.tree.started
@@ -319,7 +319,7 @@ class Child:
         self._ladder: asyncio.Task[Exit] | None = None
 
     @classmethod
-    async def connect(cls, started: Started, pipes: Pipes) -> Child:
+    async def connect(cls, started: StartedChild, pipes: Pipes) -> Child:
         """Take over a child that was just started, or leave nothing of it."""
         child = cls(started, pipes)
         try:

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from weakref import WeakSet
 
 from legation.errors import ConfigInvalid, InvalidParams, LegationError, Unavailable
-from legation.proc.child import Child, Pipes, Started, spawner
+from legation.proc.child import Child, Pipes, StartedChild, spawner
 from legation.proc.registry import Registry
 from legation.proc.tree import (
     TOKEN_NAME,
@@ -79,12 +79,12 @@ class ProcessLauncher:
         return child
 
 
-def _discard(future: Future[Started]) -> None:
+def _discard(future: Future[StartedChild]) -> None:
     if not future.cancelled() and future.exception() is None:
         future.result().discard()
 
 
-def _start(command: Command, registry: Registry | None) -> Started:
+def _start(command: Command, registry: Registry | None) -> StartedChild:
     """On the spawner thread."""
     _become_subreaper_once(os.getpid())
     token = new_token(detached=command.detached)
@@ -129,10 +129,10 @@ def _open(command: Command, token: str) -> subprocess.Popen[bytes]:
 
 def _look_up(
     command: Command, opened: subprocess.Popen[bytes], token: str, registry: Registry | None
-) -> Started:
+) -> StartedChild:
     mark = set_mark(opened.pid)  # first of all: what it starts before that can only be told by its token
     found = process(opened.pid)
-    return Started(
+    return StartedChild(
         name=command.name,
         process=opened,
         tree=Tree(

@@ -36,7 +36,7 @@ Outcome = Literal[
 ]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class ChildEntry(msgspec.Struct, frozen=True, kw_only=True):
     token: Annotated[str, msgspec.Meta(min_length=32)]  # a short one would match too much
     pid: int  # 0 until the child has started: by then only the token can name it
     started: int
@@ -57,7 +57,7 @@ class Reaped:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class RegisteredChild:
     """A child on file, for people to see."""
 
     name: str
@@ -91,7 +91,7 @@ class Registry:
             (entry.pid, entry.started) for entry in entries if entry is not None and entry.detached
         )
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: ChildEntry) -> None:
         path = self._path(entry.token)
         unfinished = path.with_suffix(_UNFINISHED)
         try:
@@ -119,16 +119,18 @@ def reap(folder: Path) -> list[Reaped]:
     return [each for each in reaped if each is not None]
 
 
-def listed(folder: Path) -> list[Listed]:
+def listed(folder: Path) -> list[RegisteredChild]:
     """Every child on file, of any owner; changes nothing."""
     entries = [entry for _, entry in _entries(folder) if entry is not None]
     return [
-        Listed(entry.name, entry.pid, entry.owner, _alive(entry.owner, entry.owner_started) is not None)
+        RegisteredChild(
+            entry.name, entry.pid, entry.owner, _alive(entry.owner, entry.owner_started) is not None
+        )
         for entry in entries
     ]
 
 
-def _reap_entry(path: Path, entry: Entry | None, spared: frozenset[Identity]) -> Reaped | None:
+def _reap_entry(path: Path, entry: ChildEntry | None, spared: frozenset[Identity]) -> Reaped | None:
     if entry is None:
         return Reaped(path, "malformed")
     outcome = _settle(entry, spared)
@@ -139,7 +141,7 @@ def _reap_entry(path: Path, entry: Entry | None, spared: frozenset[Identity]) ->
     return Reaped(path, outcome, entry.name, entry.pid)
 
 
-def _settle(entry: Entry, spared: frozenset[Identity]) -> Outcome | None:
+def _settle(entry: ChildEntry, spared: frozenset[Identity]) -> Outcome | None:
     """What becomes of an entry; None if its owner looks after it."""
     if entry.boot != boot_id():
         return "gone"
@@ -152,7 +154,7 @@ def _settle(entry: Entry, spared: frozenset[Identity]) -> Outcome | None:
     return _kill(entry, spared)
 
 
-def _kill(entry: Entry, spared: frozenset[Identity]) -> Outcome:
+def _kill(entry: ChildEntry, spared: frozenset[Identity]) -> Outcome:
     tree = Tree(entry.pid, entry.started, entry.token, whole=True, spared=lambda: spared)
     found = tree.kill()
     if tree.sweep():
@@ -165,10 +167,10 @@ def _alive(pid: int, started: int) -> Process | None:
     return found if found is not None and found.started == started and not found.dead else None
 
 
-def _entries(folder: Path) -> Iterator[tuple[Path, Entry | None]]:
+def _entries(folder: Path) -> Iterator[tuple[Path, ChildEntry | None]]:
     for path in sorted(folder.glob(f"*{_SUFFIX}")):
         try:
-            yield path, msgspec.json.decode(path.read_bytes(), type=Entry)
+            yield path, msgspec.json.decode(path.read_bytes(), type=ChildEntry)
         except FileNotFoundError:
             continue  # its owner has just removed it
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -183,8 +185,8 @@ def _remove_unfinished(folder: Path) -> None:
                 path.unlink()
 
 
-def _entry(token: str, name: str, pid: int, started: int, *, detached: bool) -> Entry:
-    return Entry(
+def _entry(token: str, name: str, pid: int, started: int, *, detached: bool) -> ChildEntry:
+    return ChildEntry(
         token=token,
         pid=pid,
         started=started,
