@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from tests.client.canned_door import view
 
-from legation.cli.approvals import Said
+from legation.cli.approvals import StyledLine
 from legation.cli.approvals_board import (
     AnswerDialog,
     Board,
@@ -213,7 +213,7 @@ def test_no_letter_of_what_is_pasted_is_a_key(cut_at: int) -> None:
 @given(st.text(), st.integers(8, 60))
 def test_a_line_fits_and_nothing_of_it_is_lost_where_it_matters(text: str, columns: int) -> None:
     assert sum(map(cell_len, cut(text, columns))) <= columns
-    pieces = wrapped(Said(text), columns)
+    pieces = wrapped(StyledLine(text), columns)
     assert all(sum(map(cell_len, piece.text)) <= columns for piece in pieces)
     first, *others = [piece.text for piece in pieces]
     assert first + "".join(other.removeprefix(" .. ") for other in others) == text

@@ -8,7 +8,7 @@ import pytest
 
 from legation.client import AsyncLegation, Legation
 from legation.client.request import RequestFailure
-from legation.client.target import Located, Target, find, segment, target
+from legation.client.target import Located, ServerTarget, find, segment, target
 from legation.errors import InvalidParams, LegationError, NotFound, Unauthenticated, Unavailable
 from legation.store.files import FolderLock
 from legation.wire.api.server import OWNER_LOCK, SERVER_FILE, ServerFile
@@ -99,11 +99,11 @@ UNSENT = RequestFailure(Unavailable("cannot connect"), passing=True, unsent=True
 LOST = RequestFailure(Unavailable("cannot read on"), passing=True)
 
 
-def located(*found: Target | LegationError) -> Located:
+def located(*found: ServerTarget | LegationError) -> Located:
     """One that finds these, one after the other."""
     looks = iter(found)
 
-    def again() -> Target:
+    def again() -> ServerTarget:
         seen = next(looks)
         if isinstance(seen, LegationError):
             raise seen

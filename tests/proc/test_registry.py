@@ -12,7 +12,7 @@ import pytest
 
 from legation.proc import Command, ProcessLauncher, Reaped, Registry, reap
 from legation.proc.registry import ChildEntry
-from legation.proc.tree import Tree, process
+from legation.proc.tree import ProcessTree, process
 
 Make = Callable[[str], Command]
 Count = Callable[[], list[int]]
@@ -201,8 +201,8 @@ def test_a_process_that_cannot_be_killed_is_reported_and_stays_on_file(
 ) -> None:
     path = entry(folder, pid=sleeper.pid, started=started(sleeper.pid))
     monkeypatch.setattr("legation.proc.tree.kill", lambda _target: None)
-    sweep = Tree.sweep
-    monkeypatch.setattr(Tree, "sweep", lambda self: sweep(self, limit=0.02))
+    sweep = ProcessTree.sweep
+    monkeypatch.setattr(ProcessTree, "sweep", lambda self: sweep(self, limit=0.02))
     assert outcomes(reap(folder)) == ["survived"]
     assert path.exists()
 

@@ -20,7 +20,7 @@ from legation.proc.tree import (
     TOKEN_NAME,
     Look,
     Process,
-    Tree,
+    ProcessTree,
     mark_of,
     new_token,
     own_children,
@@ -170,7 +170,7 @@ def test_a_process_of_a_legation_below_belongs_to_the_tree() -> None:
     below = subprocess.Popen(["sleep", "60"], env={TOKEN_NAME: f"{token}/below"})
     other = subprocess.Popen(["sleep", "60"], env={TOKEN_NAME: f"{token}other"})
     try:
-        tree = Tree(2**22 + 1, 0, token)
+        tree = ProcessTree(2**22 + 1, 0, token)
         assert [each.pid for each in tree.members(Look())] == [below.pid]
         tree.sweep()
         assert process(below.pid) is None
@@ -187,10 +187,10 @@ def test_a_spared_tree_is_not_touched() -> None:
     try:
         found = process(spared.pid)
         assert found is not None
-        tree = Tree(2**22 + 1, 0, token, spared=lambda: {found.identity})
+        tree = ProcessTree(2**22 + 1, 0, token, spared=lambda: {found.identity})
         assert tree.sweep() == []
         assert spared.poll() is None
-        assert [each.pid for each in Tree(2**22 + 1, 0, token).members(Look())] == [spared.pid]
+        assert [each.pid for each in ProcessTree(2**22 + 1, 0, token).members(Look())] == [spared.pid]
     finally:
         spared.kill()
         spared.wait()

@@ -28,7 +28,7 @@ from legation.cli.flags import outage, token_of
 from legation.client.decode import Parser
 from legation.client.http import TRANSPORT_ERRORS, options
 from legation.client.request import zero_to_one
-from legation.client.target import DEFAULT_TIMEOUTS, Target, find, target
+from legation.client.target import DEFAULT_TIMEOUTS, ServerTarget, find, target
 from legation.errors import LegationError, Unavailable
 from legation.settings import Settings
 from legation.wire import jsontext
@@ -68,7 +68,7 @@ class Bridge:
         self._cwd = cwd
         self._out = out
         self._path = f"/v1/acp/stdio-{uuid4()}"
-        self._target: Target | None = None
+        self._target: ServerTarget | None = None
         self._http: httpx2.AsyncClient | None = None
         # Requests without an answer: the id in one spelling, and as it came; more than once if a client has reused it.
         self._waiting: dict[bytes, list[bytes]] = {}
@@ -246,7 +246,7 @@ class Bridge:
             if former is not None:  # not before: whoever sends meanwhile would meet one that is closed
                 await former.aclose()
 
-    async def _found(self) -> Target:
+    async def _found(self) -> ServerTarget:
         if self._target is None or self._reach.is_own:
             return await asyncio.to_thread(self._reach)
         away: LegationError | None = None
@@ -368,7 +368,7 @@ class Reach:
         """Whether the last one was started here."""
         return self._child is not None
 
-    def look(self) -> Target:
+    def look(self) -> ServerTarget:
         """Find the server as it is now; Unavailable where there is none. Starts none."""
         settings = self._settings
         if settings.url is not None:
@@ -376,7 +376,7 @@ class Reach:
         found = find(settings.data_dir)
         return target(found.url, found.token, self._workspace, found.certificate)
 
-    def __call__(self) -> Target:
+    def __call__(self) -> ServerTarget:
         """Find the server; where there is none, one is started."""
         for attempt in range(TRIES):
             try:
@@ -392,7 +392,7 @@ class Reach:
                 time.sleep(START_PAUSE)
         raise Unavailable("cannot reach a Legation here; start one with `legation up`")
 
-    def _start(self) -> Target:
+    def _start(self) -> ServerTarget:
         from legation.client.child import ServerChild
         from legation.client.target import Spawn
 

@@ -20,7 +20,7 @@ from legation.wire.api.approvals import ApprovalDetail, ApprovalStatus, Approval
 
 if TYPE_CHECKING:
     from legation.client import Legation
-    from legation.client.surface import Change
+    from legation.client.surface import NumberedChange
 
 app = App(
     name="approvals",
@@ -262,7 +262,7 @@ def _print(server: Legation, after: int | None, *, json: bool) -> None:
             say(_words(change))
 
 
-def _changes(server: Legation, after: int) -> Iterator[Change]:
+def _changes(server: Legation, after: int) -> Iterator[NumberedChange]:
     """Follow the changes, also of a workspace that has no stream yet because nobody ever asked for anything in it."""
     while True:
         try:
@@ -279,7 +279,7 @@ def _head(server: Legation) -> int:
     return next((each.head for each in server.streams.list(STREAM) if each.name == STREAM), 0)
 
 
-def _words(change: Change) -> str:
+def _words(change: NumberedChange) -> str:
     now = change.approval
     by = f" by {line(now.resolved_by)}" if now.resolved_by else ""
     looked = f" by {line(now.claimed_by)}" if now.happened == "claimed" and now.claimed_by else ""
@@ -293,24 +293,24 @@ INJECTION = "its arguments look like an attempt to talk whoever decides into it"
 PURGED = "purged: they are no longer kept"
 
 
-class Said(NamedTuple):
+class StyledLine(NamedTuple):
     text: str
     style: Style | None = None
 
 
-def facts(approval: ApprovalView) -> Iterator[Said]:
+def facts(approval: ApprovalView) -> Iterator[StyledLine]:
     """Who wants what, and by which rule it is asked about."""
     if approval.injection_risk:
-        yield Said(f"INJECTION  {INJECTION}", "red")
-    yield Said(f"tool       {line(approval.tool)}", "bold")
-    yield Said(f"agent      {line(approval.agent_id)}")
-    yield Said(f"rule       {line(approval.policy_rule)}")
-    yield Said(f"needs      a {approval.needs}")
+        yield StyledLine(f"INJECTION  {INJECTION}", "red")
+    yield StyledLine(f"tool       {line(approval.tool)}", "bold")
+    yield StyledLine(f"agent      {line(approval.agent_id)}")
+    yield StyledLine(f"rule       {line(approval.policy_rule)}")
+    yield StyledLine(f"needs      a {approval.needs}")
     if approval.session_id:
-        yield Said(f"session    {line(approval.session_id)}")
-    yield Said(f"asked      {line(approval.created_at)}")
+        yield StyledLine(f"session    {line(approval.session_id)}")
+    yield StyledLine(f"asked      {line(approval.created_at)}")
     if approval.claimed_by and approval.status == "pending":
-        yield Said(f"looked at  by {line(approval.claimed_by)}", "yellow")
+        yield StyledLine(f"looked at  by {line(approval.claimed_by)}", "yellow")
 
 
 def outcome(approval: ApprovalView) -> str:
@@ -331,23 +331,23 @@ def arguments(params: Mapping[str, object] | None) -> list[str]:
     return plain(text).split("\n")
 
 
-def surroundings(approval: ApprovalDetail) -> Iterator[Said]:
+def surroundings(approval: ApprovalDetail) -> Iterator[StyledLine]:
     """What the agent did lately, and what it may do unasked."""
     for trace in approval.recent_traces:
         did = f"{line(trace.timestamp)}  {line(trace.policy or '-')}  {line(trace.tool)}"
-        yield Said(f"recent     {did}  {line(trace.trace_id)}", "dim")
+        yield StyledLine(f"recent     {did}  {line(trace.trace_id)}", "dim")
     for grant in approval.active_grants:
         may = f"{line(grant.agent)} may use {line(grant.tools)} for {line(grant.remaining)}"
-        yield Said(f"grant      {line(grant.id)}: {may}, by {line(grant.granted_by)}", "dim")
+        yield StyledLine(f"grant      {line(grant.id)}: {may}, by {line(grant.granted_by)}", "dim")
 
 
-def whole(approval: ApprovalDetail) -> Iterator[Said]:
-    yield Said(line(approval.id), "bold")
-    yield Said(f"status     {outcome(approval)}")
+def whole(approval: ApprovalDetail) -> Iterator[StyledLine]:
+    yield StyledLine(line(approval.id), "bold")
+    yield StyledLine(f"status     {outcome(approval)}")
     if approval.status == "pending":
-        yield Said(f"ends in    {line(approval.remaining)}")
+        yield StyledLine(f"ends in    {line(approval.remaining)}")
     yield from facts(approval)
-    yield Said("arguments")
+    yield StyledLine("arguments")
     for text in arguments(approval.params):
-        yield Said(f"    {text}")
+        yield StyledLine(f"    {text}")
     yield from surroundings(approval)

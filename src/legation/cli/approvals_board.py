@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 
 from rich.cells import cell_len
 
-from legation.cli.approvals import Said, arguments, facts, surroundings
+from legation.cli.approvals import StyledLine, arguments, facts, surroundings
 from legation.cli.output import Style, line
 from legation.wire.api.approvals import ApprovalDetail, ApprovalView, go_duration
 from legation.wire.event_types import ApprovalChanged
@@ -440,7 +440,7 @@ class ScreenSize:
 
 @dataclass(frozen=True, slots=True)
 class ScreenFrame:
-    lines: tuple[Said, ...]
+    lines: tuple[StyledLine, ...]
     arguments: int  # lines of them, in all
     shown: int  # the last of them that is in view
 
@@ -449,21 +449,27 @@ def frame(
     board: Board, size: ScreenSize, now: float, *, question: str, scroll: int, help_: bool, place: str
 ) -> ScreenFrame:
     """The screen from top to bottom; the question ends it, all of it."""
-    top = [Said(f"{len(board.rows)} pending · {place}", "bold"), *_list(board, size, now), Said("")]
-    asked = wrapped(Said(question, "cyan"), size.columns)
-    bottom = [*(Said(text, "yellow") for text in board.notices), *asked]
+    top = [
+        StyledLine(f"{len(board.rows)} pending · {place}", "bold"),
+        *_list(board, size, now),
+        StyledLine(""),
+    ]
+    asked = wrapped(StyledLine(question, "cyan"), size.columns)
+    bottom = [*(StyledLine(text, "yellow") for text in board.notices), *asked]
     room = max(0, size.rows - len(top) - len(bottom))
     middle, total, shown = _help(room) if help_ else _middle(board, now, room, scroll, size.columns)
-    middle += [Said("")] * (room - len(middle))
+    middle += [StyledLine("")] * (room - len(middle))
     lines = [*top, *middle[:room], *bottom][-size.rows :]
-    return ScreenFrame(tuple(Said(cut(text, size.columns), style) for text, style in lines), total, shown)
+    return ScreenFrame(
+        tuple(StyledLine(cut(text, size.columns), style) for text, style in lines), total, shown
+    )
 
 
-def _help(room: int) -> tuple[list[Said], int, int]:
-    return [Said(text) for text in HELP[:room]], 0, 0
+def _help(room: int) -> tuple[list[StyledLine], int, int]:
+    return [StyledLine(text) for text in HELP[:room]], 0, 0
 
 
-def _list(board: Board, size: ScreenSize, now: float) -> list[Said]:
+def _list(board: Board, size: ScreenSize, now: float) -> list[StyledLine]:
     """A window on the rows, with the one that is looked at in it."""
     rows = list(board.rows.values())
     room = max(1, size.rows // 5)
@@ -471,10 +477,10 @@ def _list(board: Board, size: ScreenSize, now: float) -> list[Said]:
     first = min(max(0, at - room // 2), max(0, len(rows) - room))
     shown = [_row(row, row.id == board.focus, now) for row in rows[first : first + room]]
     hidden = len(rows) - len(shown)
-    return [*shown, *([Said(f"  ... {hidden} more", "dim")] if hidden else [])]
+    return [*shown, *([StyledLine(f"  ... {hidden} more", "dim")] if hidden else [])]
 
 
-def _row(row: BoardRow, chosen: bool, now: float) -> Said:
+def _row(row: BoardRow, chosen: bool, now: float) -> StyledLine:
     left = row.deadline - now
     mark = "INJECTION? " if row.injection_risk else ""
     by = f"  looked at by {line(row.claimed_by)}" if row.claimed_by else ""
@@ -483,25 +489,29 @@ def _row(row: BoardRow, chosen: bool, now: float) -> Said:
         f"{mark}{line(row.tool)}  {line(row.agent)}  {line(row.rule)}{by}"
     )
     style: Style | None = "red" if row.injection_risk or left < SOON else None
-    return Said(text, "bold" if chosen and style is None else style)
+    return StyledLine(text, "bold" if chosen and style is None else style)
 
 
-def _middle(board: Board, now: float, room: int, scroll: int, columns: int) -> tuple[list[Said], int, int]:
+def _middle(
+    board: Board, now: float, room: int, scroll: int, columns: int
+) -> tuple[list[StyledLine], int, int]:
     """The one that is looked at. Its arguments get the room that its facts leave."""
     if board.gone is not None:
-        what = wrapped(Said(board.gone, "yellow"), columns)
-        return [*what, Said("nothing to answer here: j or k moves on")], 0, 0
+        what = wrapped(StyledLine(board.gone, "yellow"), columns)
+        return [*what, StyledLine("nothing to answer here: j or k moves on")], 0, 0
     if board.focus is None:
-        return [Said("nothing waits for an answer; what comes in is shown here", "dim")], 0, 0
+        return [StyledLine("nothing waits for an answer; what comes in is shown here", "dim")], 0, 0
     detail = board.detail
     if detail is None:
-        return [Said(f"{line(board.focus)}: reading it", "dim")], 0, 0
+        return [StyledLine(f"{line(board.focus)}: reading it", "dim")], 0, 0
     row = board.rows[detail.id]
     head = [
-        Said(f"{line(detail.id)}  ends in {go_duration(int((row.deadline - now) * 1000))}", "bold"),
+        StyledLine(f"{line(detail.id)}  ends in {go_duration(int((row.deadline - now) * 1000))}", "bold"),
         *(piece for said in facts(detail) for piece in wrapped(said, columns)),
     ]
-    texts = [piece for text in arguments(detail.params) for piece in wrapped(Said(f"    {text}"), columns)]
+    texts = [
+        piece for text in arguments(detail.params) for piece in wrapped(StyledLine(f"    {text}"), columns)
+    ]
     around = list(surroundings(detail))[:SURROUNDINGS]
     head = head[: max(LEAST_FACTS, room - 1 - min(len(texts), LEAST_ARGUMENTS))]
     space = room - len(head) - 1
@@ -511,11 +521,11 @@ def _middle(board: Board, now: float, room: int, scroll: int, columns: int) -> t
     shown = min(len(texts), scroll + space)
     more = len(texts) - shown
     rest = f": {more} of {len(texts)} lines below, space shows them" if more else ""
-    title = Said(f"arguments{rest}", "yellow" if more else None)
+    title = StyledLine(f"arguments{rest}", "yellow" if more else None)
     return [*head, title, *texts[scroll:shown], *around], len(texts), shown
 
 
-def wrapped(said: Said, columns: int) -> list[Said]:
+def wrapped(said: StyledLine, columns: int) -> list[StyledLine]:
     """Break a line into such as fit, and leave out nothing. One that goes on is marked in its first columns, where text
     of an agent never stands."""
     # By characters, not by what a terminal may join: a family may take two columns, or six.
@@ -526,7 +536,7 @@ def wrapped(said: Said, columns: int) -> list[Said]:
             piece, used = GOES_ON, len(GOES_ON)
         piece += character
         used += cell_len(character)
-    return [Said(text, said.style) for text in (*pieces, piece)]
+    return [StyledLine(text, said.style) for text in (*pieces, piece)]
 
 
 def cut(text: str, columns: int) -> str:

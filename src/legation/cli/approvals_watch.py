@@ -31,7 +31,7 @@ from legation.cli.approvals_board import (
 )
 from legation.cli.flags import outage
 from legation.cli.output import Console, line
-from legation.client.surface import STREAM, Change
+from legation.client.surface import STREAM, NumberedChange
 from legation.errors import LegationError, NotFound, Unavailable
 from legation.wire.api.approvals import ApprovalDetail, ApprovalView
 
@@ -167,7 +167,7 @@ class Typed(NamedTuple):
     question: int  # how many questions had been asked then
 
 
-class Ended(NamedTuple):
+class WatchEnded(NamedTuple):
     code: int
 
 
@@ -205,7 +205,7 @@ class Live:
         self._board.fill(await self._errands.pending(), time.monotonic())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._happened.put_nowait, Ended(128 + number))
+            loop.add_signal_handler(number, self._happened.put_nowait, WatchEnded(128 + number))
         loop.add_signal_handler(signal.SIGWINCH, self._happened.put_nowait, None)
         with every_key(self._descriptor, sys.stdout):  # after the signals: none may leave it so
             loop.add_reader(self._descriptor, self._typed)
@@ -236,7 +236,7 @@ class Live:
         self._draw()
         while True:
             happening = await self._happened.get()
-            if isinstance(happening, Ended):
+            if isinstance(happening, WatchEnded):
                 return happening.code
             if isinstance(happening, LegationError):
                 self._failure = happening
@@ -264,7 +264,7 @@ class Live:
             case AnswerSent():
                 board.end_answer(happening.asked, happening.answered)
                 board.notice(happening.words)
-            case Change():
+            case NumberedChange():
                 board.apply(happening.approval, happening.at, now)
                 if happening.approval.id == board.focus:
                     self._read = None  # escalated or claimed: read it again
@@ -298,7 +298,7 @@ class Live:
             self._happened.put_nowait(Typed(self._keys.feed(data), self._questions))
         else:
             asyncio.get_running_loop().remove_reader(self._descriptor)
-            self._happened.put_nowait(Ended(GONE))
+            self._happened.put_nowait(WatchEnded(GONE))
         return bool(data)
 
     # What is drawn, and when a key begins to count.

@@ -30,7 +30,7 @@ _STYLES: dict[Verdict, Style] = {"ok": "green", "limited": "yellow", "broken": "
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     verdict: Verdict
     about: str
     says: str
@@ -54,14 +54,14 @@ def doctor(
     return 1 if broken else 0
 
 
-def _examine(flags: SettingsFlags | None) -> Iterator[Finding]:
-    yield Finding("ok", "legation", f"{legation.__version__} on Python {platform.python_version()}")
+def _examine(flags: SettingsFlags | None) -> Iterator[DoctorFinding]:
+    yield DoctorFinding("ok", "legation", f"{legation.__version__} on Python {platform.python_version()}")
     try:
         settings = settings_of(flags)
     except ConfigInvalid as error:
-        yield Finding("broken", "settings", error.message)
+        yield DoctorFinding("broken", "settings", error.message)
         return
-    checks: tuple[Callable[[], Finding], ...] = (
+    checks: tuple[Callable[[], DoctorFinding], ...] = (
         lambda: _data_folder(settings.data_dir),
         lambda: _sqlite(),
         lambda: _git(),
@@ -79,9 +79,9 @@ def _examine(flags: SettingsFlags | None) -> Iterator[Finding]:
             yield check()
         except OSError as error:
             says = f"{error.strerror}: {error.filename}"
-            yield Finding("broken", "data folder", says, "legation doctor --data-dir PATH")
+            yield DoctorFinding("broken", "data folder", says, "legation doctor --data-dir PATH")
     for field in FIELDS:
-        yield Finding(
+        yield DoctorFinding(
             "ok", field.name, f"{_shown(getattr(settings, field.name))} ({settings.source(field.name)})"
         )
 
@@ -92,51 +92,55 @@ def _shown(value: object) -> str:
     return "none" if value is None else str(value)  # a secret shows its name
 
 
-def _data_folder(folder: Path) -> Finding:
+def _data_folder(folder: Path) -> DoctorFinding:
     existing = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     try:
         tempfile.TemporaryFile(dir=existing).close()
     except OSError:
-        return Finding(
+        return DoctorFinding(
             "broken", "data folder", f"{existing} is not writable", "legation doctor --data-dir PATH"
         )
     free = shutil.disk_usage(existing).free // 2**20
     if free < 100:
-        return Finding("limited", "data folder", f"{folder}, with only {free} MiB left", "free some space")
-    return Finding("ok", "data folder", f"{folder}, {free} MiB free")
+        return DoctorFinding(
+            "limited", "data folder", f"{folder}, with only {free} MiB left", "free some space"
+        )
+    return DoctorFinding("ok", "data folder", f"{folder}, {free} MiB free")
 
 
-def _sqlite() -> Finding:
+def _sqlite() -> DoctorFinding:
     version = sqlite3.sqlite_version_info
     if version < (3, 37):
-        return Finding(
+        return DoctorFinding(
             "broken", "sqlite", f"{sqlite3.sqlite_version} is too old; 3.37 is needed", "update Python"
         )
-    return Finding("ok", "sqlite", sqlite3.sqlite_version)
+    return DoctorFinding("ok", "sqlite", sqlite3.sqlite_version)
 
 
-def _git() -> Finding:
+def _git() -> DoctorFinding:
     if shutil.which("git"):
-        return Finding("ok", "git", _first_line("git", "--version"))
+        return DoctorFinding("ok", "git", _first_line("git", "--version"))
     says = "not found; changes are shown by comparing files, within limits"
-    return Finding("limited", "git", says, "install git, on Debian: apt-get install git")
+    return DoctorFinding("limited", "git", says, "install git, on Debian: apt-get install git")
 
 
-def _bubblewrap() -> Finding:
+def _bubblewrap() -> DoctorFinding:
     """Run, not only looked for: some systems have it and forbid it."""
     if not shutil.which("bwrap"):
         says = "not found; agents run without a jail, which is to come"
-        return Finding("limited", "bubblewrap", says, "install it, on Debian: apt-get install bubblewrap")
+        return DoctorFinding(
+            "limited", "bubblewrap", says, "install it, on Debian: apt-get install bubblewrap"
+        )
     probe = _probe("bwrap", "--unshare-all", "--ro-bind", "/", "/", "--", "true")
     works = probe is not None and probe.returncode == 0
     if works:
         works_for = "it works; agents do not run in a jail yet"
-        return Finding("ok", "bubblewrap", f"{_first_line('bwrap', '--version')}: {works_for}")
+        return DoctorFinding("ok", "bubblewrap", f"{_first_line('bwrap', '--version')}: {works_for}")
     says = "found, but the system forbids it; agents run without a jail, which is to come"
-    return Finding("limited", "bubblewrap", says, "allow unprivileged user namespaces")
+    return DoctorFinding("limited", "bubblewrap", says, "allow unprivileged user namespaces")
 
 
-def _shell_parser() -> Finding:
+def _shell_parser() -> DoctorFinding:
     """Run, not only looked for: it may be of another platform."""
     from legation.approvals.policy.shell.lines import PACKAGE, parse, program
 
@@ -146,24 +150,24 @@ def _shell_parser() -> Finding:
     except (OSError, TimeoutError):
         works = False
     if works:
-        return Finding("ok", "shell lines", f"{found} reads what policies cannot read themselves")
+        return DoctorFinding("ok", "shell lines", f"{found} reads what policies cannot read themselves")
     says = (
         "its parser is missing; lines with here-documents, `[[`, `case` and arrays fit no allow of a policy"
     )
-    return Finding("limited", "shell lines", says, f"pip install {PACKAGE}")
+    return DoctorFinding("limited", "shell lines", says, f"pip install {PACKAGE}")
 
 
-def _subreaper() -> Finding:
+def _subreaper() -> DoctorFinding:
     from legation.proc.tree import become_subreaper
 
     if become_subreaper():
-        return Finding("ok", "processes", "daemons that agents leave behind are found and ended")
-    return Finding(
+        return DoctorFinding("ok", "processes", "daemons that agents leave behind are found and ended")
+    return DoctorFinding(
         "limited", "processes", "daemons that agents leave behind may escape", "run on Linux 3.4 or later"
     )
 
 
-def _leftovers(settings: Settings) -> Finding:
+def _leftovers(settings: Settings) -> DoctorFinding:
     from legation.proc.registry import listed
 
     entries = listed(Folders(settings.data_dir).children)
@@ -172,58 +176,62 @@ def _leftovers(settings: Settings) -> Finding:
         says = (
             f"{len(dead)} agent(s) of a killed Legation are on file; the next start ends what is left of them"
         )
-        return Finding("limited", "agents", says, 'legation exec --agent rehearsal "say hello"')
+        return DoctorFinding("limited", "agents", says, 'legation exec --agent rehearsal "say hello"')
     running = ", ".join(f"{entry.name} (pid {entry.pid}, of {entry.owner})" for entry in entries)
-    return Finding("ok", "agents", f"running: {running}" if running else "none running, none left behind")
+    return DoctorFinding(
+        "ok", "agents", f"running: {running}" if running else "none running, none left behind"
+    )
 
 
-def _old_data(folder: Path) -> Finding:
+def _old_data(folder: Path) -> DoctorFinding:
     """Look for what restores and backups left: prompts, answers and keys that may still be in use."""
     if (old := cut_off(folder)) is not None:
         says = f"a restore was cut off, and what was there is in {line(str(old))}"
-        return Finding(
+        return DoctorFinding(
             "broken", "old data", says, "legation restore FILE --replace, or give that its name back"
         )
     broken_off = [] if owner_alive(folder / OWNER_LOCK) else folder.glob(f"{COPIES}*")
     found = [*left_beside(folder), *sorted((folder / REPLACED).glob("*")), *sorted(broken_off)]
     if not found:
-        return Finding("ok", "old data", "none left by a restore or a backup")
+        return DoctorFinding("ok", "old data", "none left by a restore or a backup")
     names = ", ".join(line(str(each)) for each in found)
     says = f"a restore or a backup left {names}, with the keys of then; Legation opens it for nobody"
-    return Finding("limited", "old data", says, line(shlex.join(["rm", "-r", *map(str, found)])))
+    return DoctorFinding("limited", "old data", says, line(shlex.join(["rm", "-r", *map(str, found)])))
 
 
-def _server(settings: Settings) -> Finding:
+def _server(settings: Settings) -> DoctorFinding:
     if settings.url is None and not owner_alive(settings.data_dir / OWNER_LOCK):
-        return Finding("ok", "server", f"none runs on {settings.data_dir}", "legation up")
+        return DoctorFinding("ok", "server", f"none runs on {settings.data_dir}", "legation up")
     try:
         with connect_to(settings) as server:
             info = server.info()
             server.ready()
     except LegationError as error:
-        return Finding("broken", "server", error.message, "legation status")
-    return Finding("ok", "server", f"{info.url}, pid {info.pid}, ready")
+        return DoctorFinding("broken", "server", error.message, "legation status")
+    return DoctorFinding("ok", "server", f"{info.url}, pid {info.pid}, ready")
 
 
-def _keys(settings: Settings) -> Finding:
+def _keys(settings: Settings) -> DoctorFinding:
     """Looked at, not made: a doctor changes nothing."""
     path = settings.data_dir / KEYS
     if all((settings.vault_key, settings.token_pepper, settings.cookie_key)):
-        return Finding("ok", "keys", "given as settings")
+        return DoctorFinding("ok", "keys", "given as settings")
     if not path.exists():
-        return Finding("ok", "keys", "none yet; the first start makes them")
+        return DoctorFinding("ok", "keys", "none yet; the first start makes them")
     from legation.store.secrets.keys import open_key_file
 
     try:
         open_key_file(path)
     except LegationError as error:
-        return Finding("broken", "keys", error.message, "legation restore FILE, or put back a copy of it")
-    return Finding("ok", "keys", f"{path}, readable by you alone; keep a copy in another place")
+        return DoctorFinding(
+            "broken", "keys", error.message, "legation restore FILE, or put back a copy of it"
+        )
+    return DoctorFinding("ok", "keys", f"{path}, readable by you alone; keep a copy in another place")
 
 
-def _database(settings: Settings) -> Finding:
+def _database(settings: Settings) -> DoctorFinding:
     if settings.database_url is None:
-        return Finding("ok", "database", "SQLite, in the data folder")
+        return DoctorFinding("ok", "database", "SQLite, in the data folder")
     import asyncio
 
     from legation.clock import SystemClock
@@ -237,13 +245,13 @@ def _database(settings: Settings) -> Finding:
     try:
         found = asyncio.run(version())
     except LegationError as error:
-        return Finding(
+        return DoctorFinding(
             "broken", "database", error.message, "correct LEGATION_DATABASE_URL, or start the database"
         )
     if found != migrations.newest():
         says = f"Postgres, with schema {found} where this Legation needs {migrations.newest()}"
-        return Finding("broken", "database", says, "legation migrate")
-    return Finding("ok", "database", f"Postgres, schema {found}")
+        return DoctorFinding("broken", "database", says, "legation migrate")
+    return DoctorFinding("ok", "database", f"Postgres, schema {found}")
 
 
 def _first_line(*argv: str) -> str:

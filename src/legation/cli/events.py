@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from legation.cli.flags import Json, SettingsFlags, connect_to, settings_of
 from legation.cli.folders import Folders
 from legation.cli.output import line, say, tell
-from legation.cli.view import View, view_of
+from legation.cli.view import SessionView, view_of
 from legation.errors import InvalidParams, LegationError, NotFound, StorageFailed, Unavailable
 from legation.host.options import read_meta
 from legation.settings import Settings
@@ -188,7 +188,7 @@ def _replay_there(
     settings: Settings,
     session: str,
     after: int,
-    view: View,
+    view: SessionView,
     *,
     follow: bool,
     generation: int | Literal["all"] | None = None,

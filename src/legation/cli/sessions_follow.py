@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TextIO
 from legation.cli.approver import ALWAYS, indented, interrupts, open_tty, read_line, show_ask
 from legation.cli.flags import PlaceFlags, connect_async, tell_outage
 from legation.cli.output import Console, line, say
-from legation.cli.view import View, view_of
+from legation.cli.view import SessionView, view_of
 from legation.errors import STATUS, Code, InvalidParams, LegationError, NotFound
 from legation.ids import new_id
 from legation.wire import codec
@@ -91,7 +91,7 @@ def exit_code(finished: PromptFinished | None) -> int:
     return 0 if finished.stop_reason == "end_turn" else STATUS[Code.AGENT_ERROR].exit
 
 
-async def _turn(flags: PlaceFlags | None, id_: str, text: str, view: View) -> PromptFinished | None:
+async def _turn(flags: PlaceFlags | None, id_: str, text: str, view: SessionView) -> PromptFinished | None:
     """None: the session was terminated before."""
     outages = Outages()
     async with connect_async(flags, outages) as server:
@@ -108,7 +108,7 @@ async def _turn(flags: PlaceFlags | None, id_: str, text: str, view: View) -> Pr
                 raise KeyboardInterrupt from None
 
 
-async def _tail(flags: PlaceFlags | None, id_: str, after: int, view: View) -> None:
+async def _tail(flags: PlaceFlags | None, id_: str, after: int, view: SessionView) -> None:
     outages = Outages()
     async with connect_async(flags, outages) as server:
         session = await server.sessions.get(id_)
@@ -125,7 +125,7 @@ async def _tail(flags: PlaceFlags | None, id_: str, after: int, view: View) -> N
 
 
 async def _until_finished(
-    server: AsyncLegation, id_: str, after: int, message: str, view: View, asker: Asker
+    server: AsyncLegation, id_: str, after: int, message: str, view: SessionView, asker: Asker
 ) -> PromptFinished | None:
     """Messages wait for each other: other turns may come before that of ours."""
     turn: str | None = None
@@ -158,7 +158,7 @@ class Outages:
 
 @asynccontextmanager
 async def _asking(
-    server: AsyncLegation, session: ClientSession[AsyncCaller], view: View, outages: Outages
+    server: AsyncLegation, session: ClientSession[AsyncCaller], view: SessionView, outages: Outages
 ) -> AsyncIterator[Asker]:
     tty = open_tty()
     try:

@@ -50,13 +50,13 @@ _WOULD = {"deny": "denied it", "supervisor": "asked a supervisor", "human_approv
 _MARKS = {"completed": "✓", "failed": "✗", "in_progress": "▸", "pending": "·"}
 
 
-class View(Protocol):
+class SessionView(Protocol):
     def show(self, event: Event) -> None: ...
     def pause(self) -> None: ...
     def end(self) -> None: ...
 
 
-class JsonLines:
+class JsonView:
     """The events as they are stored, one line each."""
 
     def show(self, event: Event) -> None:
@@ -68,14 +68,14 @@ class JsonLines:
     def end(self) -> None: ...
 
 
-def view_of(*, json: bool) -> View:
-    return JsonLines() if json else Renderer(Console())
+def view_of(*, json: bool) -> SessionView:
+    return JsonView() if json else Renderer(Console())
 
 
 class Screen:
     """A view that shows a stream's events, and lets questions wait until everything before them has been shown."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: SessionView) -> None:
         self._view = view
         self._shown: dict[str, asyncio.Event] = {}
 

@@ -14,7 +14,7 @@ from legation.client.follow import Follow
 from legation.client.group import AsyncPages
 from legation.client.http import CallerCore, RequestArguments, closed
 from legation.client.request import ApiRequest, Outages
-from legation.client.target import Target, Timeouts
+from legation.client.target import ServerTarget, Timeouts
 from legation.wire.api.shape import Page
 
 P = ParamSpec("P")
@@ -26,7 +26,7 @@ class AsyncCaller(CallerCore[httpx2.AsyncClient]):
     """Sends operations, follows streams and downloads, awaited. Its twin is in http.py."""
 
     def __init__(
-        self, target: Target, timeouts: Timeouts, repeats: int, outages: Outages | None = None
+        self, target: ServerTarget, timeouts: Timeouts, repeats: int, outages: Outages | None = None
     ) -> None:
         super().__init__(httpx2.AsyncClient, target, timeouts, repeats, outages)
         self._closed: asyncio.Event = asyncio.Event()
@@ -49,10 +49,12 @@ class AsyncCaller(CallerCore[httpx2.AsyncClient]):
     def follow(self, machine: Follow[T]) -> AsyncItemStream[T]:
         return AsyncItemStream(self.read_stream(machine))
 
-    async def _ask(self, at: Target, sent: RequestArguments) -> httpx2.Response:
+    async def _ask(self, at: ServerTarget, sent: RequestArguments) -> httpx2.Response:
         return await self._client(at).request(**sent)
 
-    def _stream(self, at: Target, sent: RequestArguments) -> AbstractAsyncContextManager[httpx2.Response]:
+    def _stream(
+        self, at: ServerTarget, sent: RequestArguments
+    ) -> AbstractAsyncContextManager[httpx2.Response]:
         return self._client(at).stream(**sent)
 
     async def _body(self, response: httpx2.Response) -> bytes:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self, TypedDict, TypeVar, Unpack
 
 from legation.client.request import REPEATS, Outages
 from legation.client.surface import Surface
-from legation.client.target import DEFAULT_TIMEOUTS, Spawn, Target, Timeouts, data_folder, find, target
+from legation.client.target import DEFAULT_TIMEOUTS, ServerTarget, Spawn, Timeouts, data_folder, find, target
 from legation.secret import Secret
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class ServerConnection(Surface[A]):
         self._child: ServerChild | None = None
 
     @staticmethod
-    def _caller_to(at: Target, timeouts: Timeouts, repeats: int, outages: Outages | None) -> A:
+    def _caller_to(at: ServerTarget, timeouts: Timeouts, repeats: int, outages: Outages | None) -> A:
         """Make the caller; importing it is slow, and only now is it needed."""
         raise NotImplementedError
 
@@ -65,7 +65,7 @@ class ServerConnection(Surface[A]):
         how.setdefault("certificate", found.certificate)
         made = cls(found.url, found.token, **how)
 
-        def again() -> Target:
+        def again() -> ServerTarget:
             found = find(folder)
             certificate = how.get("certificate") if own else found.certificate
             return target(found.url, found.token, how.get("workspace"), certificate)
@@ -97,7 +97,7 @@ class Legation(ServerConnection["Caller"]):
     """Make one with `connect`, `find` or `start`; close it, or use it in a `with`."""
 
     @staticmethod
-    def _caller_to(at: Target, timeouts: Timeouts, repeats: int, outages: Outages | None) -> Caller:
+    def _caller_to(at: ServerTarget, timeouts: Timeouts, repeats: int, outages: Outages | None) -> Caller:
         from legation.client.http import Caller  # brings httpx2 with it
 
         return Caller(at, timeouts, repeats, outages)
@@ -128,7 +128,9 @@ class AsyncLegation(ServerConnection["AsyncCaller"]):
     """Make one with `connect`, `find` or `start`; close it, or use it in an `async with`."""
 
     @staticmethod
-    def _caller_to(at: Target, timeouts: Timeouts, repeats: int, outages: Outages | None) -> AsyncCaller:
+    def _caller_to(
+        at: ServerTarget, timeouts: Timeouts, repeats: int, outages: Outages | None
+    ) -> AsyncCaller:
         from legation.client.async_http import AsyncCaller  # brings httpx2 and asyncio with it
 
         return AsyncCaller(at, timeouts, repeats, outages)

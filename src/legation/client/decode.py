@@ -131,7 +131,7 @@ class Parser:
 # INV-C6  A line is given only when its end has come: what is given was written so, whole.
 
 
-class Lines:
+class LineBuffer:
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
 

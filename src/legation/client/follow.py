@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from legation.client.decode import Frame, Parser, read_event, read_stream_name, read_tagged
-from legation.client.request import Method, Query, Reconnects, RequestFailure, refused, told
+from legation.client.request import HttpMethod, Query, Reconnects, RequestFailure, refused, told
 from legation.client.target import segment
 from legation.errors import InternalError, InvalidParams, LegationError, Unauthenticated, Unavailable
 from legation.wire.events import Event
@@ -37,7 +37,7 @@ class StreamRequest(NamedTuple):
     body: bytes | None = None
 
     @property
-    def method(self) -> Method:
+    def method(self) -> HttpMethod:
         return "GET" if self.body is None else "POST"
 
 

@@ -2,7 +2,7 @@
 
 A group is generic in its caller. Its attributes pair what makes an operation with the way to run it: on a group with the
 sync caller they give plain methods, on one with the async caller the same methods to be awaited; the type checker sees
-which by the overloads of `Method.__get__`.
+which by the overloads of `ApiMethod.__get__`.
 
 A handle is a group that is about one thing: what the functions `…_of` declare takes its id first, and the method on the
 handle does without it.
@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from legation.client.follow import Follow
-from legation.client.request import ApiRequest, Download
+from legation.client.request import ApiRequest, FileDownload
 from legation.errors import InternalError
 from legation.wire.api.shape import Page
 
@@ -41,7 +41,7 @@ class Group(Generic[C]):
 
 
 @dataclass(frozen=True)
-class Method(Generic[P, S, A]):
+class ApiMethod(Generic[P, S, A]):
     """A name that users call: what `make` makes of the arguments, run by what `run` gets of the caller."""
 
     make: Callable[..., Any]
@@ -69,43 +69,47 @@ def _bound(make: Callable[..., Any], group: Group[Any], run: Callable[[Any], Any
     return method
 
 
-def calls(make: Callable[P, ApiRequest[T]]) -> Method[P, T, Awaitable[T]]:
+def calls(make: Callable[P, ApiRequest[T]]) -> ApiMethod[P, T, Awaitable[T]]:
     """Declare an operation that is answered with one value."""
-    return Method(make, attrgetter("send"))
+    return ApiMethod(make, attrgetter("send"))
 
 
-def lists(make: Callable[P, ApiRequest[Page[T]]]) -> Method[P, Pages[T], AsyncPages[T]]:
+def lists(make: Callable[P, ApiRequest[Page[T]]]) -> ApiMethod[P, Pages[T], AsyncPages[T]]:
     """Declare a list that comes in pages: iterate it, or take one page."""
-    return Method(make, attrgetter("pages"))
+    return ApiMethod(make, attrgetter("pages"))
 
 
-def follows(make: Callable[P, Follow[T]]) -> Method[P, ItemStream[T], AsyncItemStream[T]]:
+def follows(make: Callable[P, Follow[T]]) -> ApiMethod[P, ItemStream[T], AsyncItemStream[T]]:
     """Declare a stream without an end of its own: iterate it."""
-    return Method(make, attrgetter("follow"))
+    return ApiMethod(make, attrgetter("follow"))
 
 
-def reads_lines(make: Callable[P, ApiRequest[None]]) -> Method[P, ItemStream[bytes], AsyncItemStream[bytes]]:
+def reads_lines(
+    make: Callable[P, ApiRequest[None]],
+) -> ApiMethod[P, ItemStream[bytes], AsyncItemStream[bytes]]:
     """Declare a long answer that is read line by line: iterate it."""
-    return Method(make, attrgetter("lines"))
+    return ApiMethod(make, attrgetter("lines"))
 
 
-def saves(make: Callable[P, Download]) -> Method[P, None, Awaitable[None]]:
+def saves(make: Callable[P, FileDownload]) -> ApiMethod[P, None, Awaitable[None]]:
     """Declare a long answer that is written into a file."""
-    return Method(make, attrgetter("download"))
+    return ApiMethod(make, attrgetter("download"))
 
 
-def calls_of(make: Callable[Concatenate[str, P], ApiRequest[T]]) -> Method[P, T, Awaitable[T]]:
-    return Method(make, attrgetter("send"))
+def calls_of(make: Callable[Concatenate[str, P], ApiRequest[T]]) -> ApiMethod[P, T, Awaitable[T]]:
+    return ApiMethod(make, attrgetter("send"))
 
 
-def lists_of(make: Callable[Concatenate[str, P], ApiRequest[Page[T]]]) -> Method[P, Pages[T], AsyncPages[T]]:
-    return Method(make, attrgetter("pages"))
+def lists_of(
+    make: Callable[Concatenate[str, P], ApiRequest[Page[T]]],
+) -> ApiMethod[P, Pages[T], AsyncPages[T]]:
+    return ApiMethod(make, attrgetter("pages"))
 
 
 def follows_of(
     make: Callable[Concatenate[str, P], Follow[T]],
-) -> Method[P, ItemStream[T], AsyncItemStream[T]]:
-    return Method(make, attrgetter("follow"))
+) -> ApiMethod[P, ItemStream[T], AsyncItemStream[T]]:
+    return ApiMethod(make, attrgetter("follow"))
 
 
 class Pages(Generic[T]):

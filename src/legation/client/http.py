@@ -13,13 +13,13 @@ from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypedDict, Ty
 import httpx2
 
 from legation import __version__
-from legation.client.decode import Lines
+from legation.client.decode import LineBuffer
 from legation.client.follow import Follow, StreamRequest
 from legation.client.group import Pages
-from legation.client.part_file import Filter, PartFile
+from legation.client.part_file import BodyFilter, PartFile
 from legation.client.request import (
     ApiRequest,
-    Download,
+    FileDownload,
     Outages,
     RequestFailure,
     Tries,
@@ -27,7 +27,7 @@ from legation.client.request import (
     refused,
     unreachable,
 )
-from legation.client.target import BACKUP_READ, Located, Target, Timeouts
+from legation.client.target import BACKUP_READ, Located, ServerTarget, Timeouts
 from legation.errors import ConfigInvalid, Conflict, Unavailable
 from legation.wire.api.shape import Page
 
@@ -39,7 +39,7 @@ CHUNK: Final = 64 * 1024
 TRANSPORT_ERRORS: Final = (httpx2.RequestError,)
 
 
-class Options(TypedDict):
+class HttpOptions(TypedDict):
     auth: Callable[[httpx2.Request], httpx2.Request]
     headers: dict[str, str]
     timeout: httpx2.Timeout
@@ -49,11 +49,11 @@ class Options(TypedDict):
     verify: ssl.SSLContext | bool
 
 
-def options(target: Target, timeouts: Timeouts) -> Options:
+def options(target: ServerTarget, timeouts: Timeouts) -> HttpOptions:
     headers = {"User-Agent": f"legation/{__version__}", "Accept-Encoding": "identity"}
     if target.workspace is not None:
         headers["Legation-Workspace"] = target.workspace
-    return Options(
+    return HttpOptions(
         auth=target.sign,
         headers=headers,
         timeout=read_timeout(timeouts, timeouts.read),
@@ -99,7 +99,7 @@ def content_headers(body: bytes | None) -> dict[str, str]:
     return {} if body is None else {"Content-Type": "application/json"}
 
 
-def name(target: Target, method: str, path: str) -> str:
+def name(target: ServerTarget, method: str, path: str) -> str:
     """How messages call a request; its query stays out."""
     return f"{method} {target.url(path)}"
 
@@ -108,7 +108,7 @@ def closed() -> Conflict:
     return Conflict("cannot use a client after it was closed: connect again")
 
 
-def _trust(target: Target) -> ssl.SSLContext | bool:
+def _trust(target: ServerTarget) -> ssl.SSLContext | bool:
     """One certificate and no other: whatever name it is for, it was given to us for this server."""
     if target.is_plain:  # loading the certificates that are never asked for would cost most of the start
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -154,7 +154,7 @@ class CallerCore(Generic[H]):
     _closed: Flag
 
     def __init__(
-        self, http: type[H], target: Target, timeouts: Timeouts, repeats: int, outages: Outages | None
+        self, http: type[H], target: ServerTarget, timeouts: Timeouts, repeats: int, outages: Outages | None
     ) -> None:
         self.located = Located(target)
         self._timeouts = timeouts
@@ -166,7 +166,7 @@ class CallerCore(Generic[H]):
         self._client(target)
 
     async def send(self, operation: ApiRequest[T]) -> T:
-        async def attempt(at: Target) -> T | RequestFailure:
+        async def attempt(at: ServerTarget) -> T | RequestFailure:
             what, sent = self._request(operation, at)
             try:
                 response = await self._ask(at, sent)
@@ -176,8 +176,8 @@ class CallerCore(Generic[H]):
 
         return await self._repeated(operation, attempt)
 
-    async def download(self, wanted: Download) -> None:
-        async def attempt(at: Target) -> RequestFailure | None:
+    async def download(self, wanted: FileDownload) -> None:
+        async def attempt(at: ServerTarget) -> RequestFailure | None:
             with PartFile(wanted.to) as part:
                 failed = await self._try_download(wanted.operation, at, part, wanted.through())
                 if failed is None:
@@ -187,7 +187,7 @@ class CallerCore(Generic[H]):
         await self._repeated(wanted.operation, attempt)
 
     async def _try_download(
-        self, operation: ApiRequest[None], at: Target, part: PartFile, through: Filter
+        self, operation: ApiRequest[None], at: ServerTarget, part: PartFile, through: BodyFilter
     ) -> RequestFailure | None:
         def write(chunk: bytes) -> None:
             part.write(through.update(chunk))
@@ -206,7 +206,7 @@ class CallerCore(Generic[H]):
         return None
 
     async def _repeated(
-        self, operation: ApiRequest[Any], attempt: Callable[[Target], Awaitable[T | RequestFailure]]
+        self, operation: ApiRequest[Any], attempt: Callable[[ServerTarget], Awaitable[T | RequestFailure]]
     ) -> T:
         tries = Tries(operation.method, self._repeats)
         while True:
@@ -234,10 +234,10 @@ class CallerCore(Generic[H]):
             await self._pause(self._pause_after(tries, failed[0], at))
 
     async def _try_lines(
-        self, operation: ApiRequest[None], at: Target, failed: list[RequestFailure]
+        self, operation: ApiRequest[None], at: ServerTarget, failed: list[RequestFailure]
     ) -> AsyncGenerator[bytes, None]:
         """Give the lines of one answer. An async generator returns nothing: how it failed is put into `failed`."""
-        (what, sent), lines, began = self._request(operation, at), Lines(), False
+        (what, sent), lines, began = self._request(operation, at), LineBuffer(), False
         try:
             async with self._stream(at, sent) as response:
                 body = b"" if response.status_code == 200 else await self._body(response)
@@ -291,7 +291,7 @@ class CallerCore(Generic[H]):
                 machine.failed(failed)
                 return
 
-    def _client(self, at: Target) -> H:
+    def _client(self, at: ServerTarget) -> H:
         """Made anew only where the server has another certificate: whoever reads from the former one goes on."""
         trust = at.is_plain, at.is_local, at.certificate
         found = self._http.get(trust)
@@ -303,22 +303,26 @@ class CallerCore(Generic[H]):
         if self._closed.is_set():
             raise closed()
 
-    def _pause_after(self, tries: Tries, failure: RequestFailure, at: Target) -> float:
+    def _pause_after(self, tries: Tries, failure: RequestFailure, at: ServerTarget) -> float:
         """Seconds until the next try; none where there is another server to ask. Raises the error when all are used up."""
         left = self.located.after(failure, at)
         return 0.0 if left is None else tries.pause_after(left)
 
     def _request(
-        self, operation: ApiRequest[Any], at: Target, least: float = 0.0
+        self, operation: ApiRequest[Any], at: ServerTarget, least: float = 0.0
     ) -> tuple[str, RequestArguments]:
         """How messages call it, and what is sent. `least`: seconds that the answer is given at any rate."""
         return self._sent(operation, at, max(least, operation.wait or self._timeouts.read), {})
 
-    def _stream_request(self, asked: StreamRequest, at: Target) -> tuple[str, RequestArguments]:
+    def _stream_request(self, asked: StreamRequest, at: ServerTarget) -> tuple[str, RequestArguments]:
         return self._sent(asked, at, self._timeouts.stream, asked.headers)
 
     def _sent(
-        self, asked: ApiRequest[Any] | StreamRequest, at: Target, read: float, headers: Mapping[str, str]
+        self,
+        asked: ApiRequest[Any] | StreamRequest,
+        at: ServerTarget,
+        read: float,
+        headers: Mapping[str, str],
     ) -> tuple[str, RequestArguments]:
         sent = RequestArguments(
             method=asked.method,
@@ -352,10 +356,12 @@ class CallerCore(Generic[H]):
 
     # The ways to wait.
 
-    async def _ask(self, at: Target, sent: RequestArguments) -> httpx2.Response:
+    async def _ask(self, at: ServerTarget, sent: RequestArguments) -> httpx2.Response:
         raise NotImplementedError
 
-    def _stream(self, at: Target, sent: RequestArguments) -> AbstractAsyncContextManager[httpx2.Response]:
+    def _stream(
+        self, at: ServerTarget, sent: RequestArguments
+    ) -> AbstractAsyncContextManager[httpx2.Response]:
         raise NotImplementedError
 
     async def _body(self, response: httpx2.Response) -> bytes:
@@ -377,7 +383,7 @@ class BlockingCore(CallerCore[httpx2.Client]):
     """The core whose coroutines never suspend: what they wait for is done in place."""
 
     def __init__(
-        self, target: Target, timeouts: Timeouts, repeats: int, outages: Outages | None = None
+        self, target: ServerTarget, timeouts: Timeouts, repeats: int, outages: Outages | None = None
     ) -> None:
         super().__init__(httpx2.Client, target, timeouts, repeats, outages)
         self._closed: threading.Event = threading.Event()
@@ -391,11 +397,11 @@ class BlockingCore(CallerCore[httpx2.Client]):
         for client in tuple(self._http.values()):
             client.close()
 
-    async def _ask(self, at: Target, sent: RequestArguments) -> httpx2.Response:
+    async def _ask(self, at: ServerTarget, sent: RequestArguments) -> httpx2.Response:
         return self._client(at).request(**sent)
 
     @asynccontextmanager
-    async def _stream(self, at: Target, sent: RequestArguments) -> AsyncIterator[httpx2.Response]:
+    async def _stream(self, at: ServerTarget, sent: RequestArguments) -> AsyncIterator[httpx2.Response]:
         with self._client(at).stream(**sent) as response:
             yield response
 
@@ -436,7 +442,7 @@ class Caller:
     """Sends operations, follows streams and downloads, and blocks meanwhile. Its twin is in async_http.py."""
 
     def __init__(
-        self, target: Target, timeouts: Timeouts, repeats: int, outages: Outages | None = None
+        self, target: ServerTarget, timeouts: Timeouts, repeats: int, outages: Outages | None = None
     ) -> None:
         self._core = BlockingCore(target, timeouts, repeats, outages)
         self.located = self._core.located
@@ -449,7 +455,7 @@ class Caller:
         """Make something of the answer."""
         return make(self.send(operation))
 
-    def download(self, wanted: Download) -> None:
+    def download(self, wanted: FileDownload) -> None:
         now(self._core.download(wanted))
 
     def pages(self, first: ApiRequest[Page[T]]) -> Pages[T]:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from legation.client.decode import read_page
-from legation.client.part_file import Filter, Unchanged
+from legation.client.part_file import BodyFilter, Unchanged
 from legation.client.request import (
     ApiRequest,
     AsJson,
-    Download,
+    FileDownload,
     get,
     get_linked,
     nothing,
@@ -218,14 +218,16 @@ def list_audit(after: str | None = None, limit: int | None = None) -> ApiRequest
     return get("/v1/audit", Page[AuditEntry], {"after": after, "limit": limit})
 
 
-def backup(path: str | Path, *, keys: bool = False, through: Callable[[], Filter] = Unchanged) -> Download:
+def backup(
+    path: str | Path, *, keys: bool = False, through: Callable[[], BodyFilter] = Unchanged
+) -> FileDownload:
     """A copy of everything the server keeps, as one file readable by its owner alone. It takes the scope `backup`.
 
     Prompts and what agents said can be read in it; the vault's secrets only with `keys`, or with those of the
     server. `through` makes what the bytes go through on their way into the file.
     """
     asked = ApiRequest("GET", "/v1/backup", nothing, query_of({"keys": "true" if keys else None}))
-    return Download(asked, Path(path), through)
+    return FileDownload(asked, Path(path), through)
 
 
 def _member(workspace: str, user: str) -> str:

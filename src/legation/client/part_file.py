@@ -13,7 +13,7 @@ from legation.errors import StorageFailed
 from legation.ids import new_id
 
 
-class Filter(Protocol):
+class BodyFilter(Protocol):
     """What becomes of a body on its way into a file, made anew for every attempt."""
 
     def update(self, data: bytes) -> bytes: ...

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from legation.client.part_file import Filter
+from legation.client.part_file import BodyFilter
 from legation.errors import (
     Conflict,
     Forbidden,
@@ -32,11 +32,11 @@ from legation.wire.api.shape import Page
 # One call of the HTTP API as a value: what to send and how to read the answer. No I/O.
 
 T = TypeVar("T")
-Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+HttpMethod = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Query = tuple[tuple[str, str], ...]
 
 # Doing these twice is doing them once; the rest is never repeated by us.
-REPEATABLE: Final[frozenset[Method]] = frozenset({"GET", "PUT", "DELETE"})
+REPEATABLE: Final[frozenset[HttpMethod]] = frozenset({"GET", "PUT", "DELETE"})
 
 
 _LINK: Final = re.compile(r'<([^>]*)>\s*;[^,]*?\brel\s*=\s*"?next"?(?=[\s;,]|$)')
@@ -54,7 +54,7 @@ Read = Callable[[ApiResponse], T]
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest(Generic[T]):
-    method: Method
+    method: HttpMethod
     path: str
     read: Read[T]
     query: Query = ()
@@ -64,12 +64,12 @@ class ApiRequest(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class FileDownload:
     """An operation whose answer becomes a file that is there completely or not at all."""
 
     operation: ApiRequest[None]
     to: Path
-    through: Callable[[], Filter]  # made anew for every attempt
+    through: Callable[[], BodyFilter]  # made anew for every attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def get_linked(path: str, kind: type[T], query: Mapping[str, object]) -> ApiRequ
     return ApiRequest("GET", path, as_linked(kind), query_of(query))
 
 
-def sending(method: Method, path: str, body: msgspec.Struct, kind: type[T]) -> ApiRequest[T]:
+def sending(method: HttpMethod, path: str, body: msgspec.Struct, kind: type[T]) -> ApiRequest[T]:
     return ApiRequest(method, path, AsJson(kind), body=encoded(body))
 
 
@@ -304,7 +304,7 @@ def zero_to_one() -> float:
 class Tries:
     """Of one call that is answered and done."""
 
-    method: Method
+    method: HttpMethod
     left: int
     chance: Callable[[], float] = zero_to_one
     pause: float = FIRST_PAUSE

@@ -11,7 +11,7 @@ import msgspec
 
 from legation.client.decode import Frame
 from legation.client.follow import Broken, Follow
-from legation.client.group import C, Group, Method, P, calls, calls_of, follows_of, lists, lists_of
+from legation.client.group import ApiMethod, C, Group, P, calls, calls_of, follows_of, lists, lists_of
 from legation.client.request import (
     PATIENCE,
     ApiRequest,
@@ -426,9 +426,9 @@ class ClientSession(Group[C]):
 
 def opens(
     make: Callable[P, ApiRequest[str]],
-) -> Method[P, ClientSession[Caller], Awaitable[ClientSession[AsyncCaller]]]:
+) -> ApiMethod[P, ClientSession[Caller], Awaitable[ClientSession[AsyncCaller]]]:
     """Declare an operation whose answer is the id of a session, given as the session in hand."""
-    return Method(make, lambda caller: partial(caller.send_for, make=partial(ClientSession, caller)))
+    return ApiMethod(make, lambda caller: partial(caller.send_for, make=partial(ClientSession, caller)))
 
 
 class SessionsApi(Group[C]):

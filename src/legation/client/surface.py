@@ -44,7 +44,7 @@ STREAM: Final = "approvals"
 _decode: Final = msgspec.json.Decoder(ApprovalChanged).decode
 
 
-class Change(NamedTuple):
+class NumberedChange(NamedTuple):
     """What an approval is after something happened to it. Keep `seq` to go on from there."""
 
     seq: int
@@ -65,14 +65,14 @@ class ApprovalChanges:
     def connect(self) -> tuple[Query, dict[str, str]]:
         return self._stream.connect()
 
-    def read(self, frame: Frame) -> tuple[Change, ...]:
+    def read(self, frame: Frame) -> tuple[NumberedChange, ...]:
         return tuple(change for event in self._stream.read(frame) if (change := _change(event)) is not None)
 
     def ends(self, frame: Frame) -> bool:
         return self._stream.ends(frame)
 
 
-def follow_approvals(after: int = 0, *, patience: float = PATIENCE) -> Follow[Change]:
+def follow_approvals(after: int = 0, *, patience: float = PATIENCE) -> Follow[NumberedChange]:
     """Every change above the number `after`, then all to come, over as many connections as it takes.
 
     For what is pending and what then changes, without a gap: take the head of the stream `approvals`, list what is
@@ -80,11 +80,11 @@ def follow_approvals(after: int = 0, *, patience: float = PATIENCE) -> Follow[Ch
     return Follow(ApprovalChanges(after), Reconnects(patience))
 
 
-def _change(event: Event) -> Change | None:
+def _change(event: Event) -> NumberedChange | None:
     if event.type != ApprovalChanged.event_type():
         return None
     try:
-        return Change(event.seq, event.at, _decode(event.raw))
+        return NumberedChange(event.seq, event.at, _decode(event.raw))
     except ValueError:
         return None
 

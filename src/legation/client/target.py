@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ServerTarget:
     base: str  # scheme, host, port and path prefix, without a slash at the end
     is_plain: bool  # HTTP without TLS
     is_local: bool  # on this machine: no proxy has any business between us and it
@@ -49,10 +49,10 @@ class Located:
     INV-C9  What may have reached a server is not sent to the next one by this: only what met no server at all, or one
     that did not know the token. A token that is refused by the server it is for stays refused."""
 
-    now: Target
-    again: Callable[[], Target] | None = None  # None: it is where it was said to be
+    now: ServerTarget
+    again: Callable[[], ServerTarget] | None = None  # None: it is where it was said to be
 
-    def after(self, failure: RequestFailure, tried: Target) -> RequestFailure | None:
+    def after(self, failure: RequestFailure, tried: ServerTarget) -> RequestFailure | None:
         """What remains of a failure of a try at `tried`; None: that did not take it, and there is another to ask."""
         refused = isinstance(failure.error, Unauthenticated)
         if self.again is None or not (failure.passing or failure.unsent or refused):
@@ -67,14 +67,14 @@ class Located:
 
 def target(
     url: str, token: str | Secret, workspace: str | None = None, certificate: str | None = None
-) -> Target:
+) -> ServerTarget:
     secret = token if isinstance(token, Secret) else Secret(token, "token")
     if not _fits_a_header(secret.reveal()):
         raise InvalidParams("cannot use the token: it holds spaces or characters beyond ASCII; copy it again")
     if workspace is not None and not _fits_a_header(workspace):
         raise InvalidParams("cannot use the workspace: give its id, as `legation workspaces` shows it")
     base, host = _base(url)
-    return Target(base, base.startswith("http:"), _is_local(host), secret, workspace, certificate)
+    return ServerTarget(base, base.startswith("http:"), _is_local(host), secret, workspace, certificate)
 
 
 def segment(value: str) -> str:

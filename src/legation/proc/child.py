@@ -38,7 +38,7 @@ from legation.proc.lines import (
     ignored,
     unchanged,
 )
-from legation.proc.tree import SWEEP_LIMIT, SWEEP_PAUSE, Look, Process, Tree, release_mark, strike
+from legation.proc.tree import SWEEP_LIMIT, SWEEP_PAUSE, Look, Process, ProcessTree, release_mark, strike
 
 # How a child ended, and the moment it does, without taking its exit code from the kernel.
 #
@@ -132,7 +132,7 @@ _KILL_PAUSE: Final = 0.002
 class StartedChild:
     name: str
     process: subprocess.Popen[bytes]
-    tree: Tree
+    tree: ProcessTree
     mark: int | None
     detached: bool
     unregister: Callable[[], None]
@@ -187,17 +187,17 @@ class Spawner:
         threading.Thread(target=self._run, name="legation-spawner", daemon=True).start()
 
         self._asked_lock = threading.Lock()
-        self._asked: list[tuple[Tree, bool, Future[list[Process]]]] = []
+        self._asked: list[tuple[ProcessTree, bool, Future[list[Process]]]] = []
 
-    def observe(self, tree: Tree) -> Future[list[Process]]:
+    def observe(self, tree: ProcessTree) -> Future[list[Process]]:
         """Have the tree remember who belongs to it now."""
         return self._ask(tree, kill=False)
 
-    def kill(self, tree: Tree) -> Future[list[Process]]:
-        """One round of `Tree.kill`."""
+    def kill(self, tree: ProcessTree) -> Future[list[Process]]:
+        """One round of `ProcessTree.kill`."""
         return self._ask(tree, kill=True)
 
-    def _ask(self, tree: Tree, *, kill: bool) -> Future[list[Process]]:
+    def _ask(self, tree: ProcessTree, *, kill: bool) -> Future[list[Process]]:
         future: Future[list[Process]] = Future()
         with self._asked_lock:
             self._asked.append((tree, kill, future))

@@ -20,7 +20,7 @@ from legation.proc.child import Child, Pipes, StartedChild, spawner
 from legation.proc.registry import Registry
 from legation.proc.tree import (
     TOKEN_NAME,
-    Tree,
+    ProcessTree,
     become_subreaper,
     new_token,
     nothing_spared,
@@ -135,7 +135,7 @@ def _look_up(
     return StartedChild(
         name=command.name,
         process=opened,
-        tree=Tree(
+        tree=ProcessTree(
             opened.pid,
             found.started if found is not None else 0,
             token,

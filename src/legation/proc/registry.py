@@ -19,7 +19,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from legation.errors import StorageFailed
-from legation.proc.tree import Identity, Process, Tree, boot_id, pid_namespace, process
+from legation.proc.tree import Identity, Process, ProcessTree, boot_id, pid_namespace, process
 
 _SUFFIX: Final = ".child"
 _UNFINISHED: Final = ".unfinished"
@@ -155,7 +155,7 @@ def _settle(entry: ChildEntry, spared: frozenset[Identity]) -> Outcome | None:
 
 
 def _kill(entry: ChildEntry, spared: frozenset[Identity]) -> Outcome:
-    tree = Tree(entry.pid, entry.started, entry.token, whole=True, spared=lambda: spared)
+    tree = ProcessTree(entry.pid, entry.started, entry.token, whole=True, spared=lambda: spared)
     found = tree.kill()
     if tree.sweep():
         return "survived"

@@ -215,7 +215,7 @@ class Look:
         return self._spared[ask]
 
 
-class Tree:
+class ProcessTree:
     def __init__(
         self,
         pid: int,
@@ -324,7 +324,7 @@ class Tree:
         return token is not None and (token == self._token or token.startswith(self._token + "/"))
 
 
-def strike(trees: Iterable[Tree], look: Look) -> None:
+def strike(trees: Iterable[ProcessTree], look: Look) -> None:
     """Kill our own children that bear a mark of these trees, several times over and before the look at all processes: a
     process that forks and ends, again and again, is gone before that one is over. Orphans become our children, and
     those are seen at once."""

@@ -5,7 +5,7 @@ INV-2  The current folder is never searched: a repository must not configure its
 INV-3  Either every value is good, or one error lists all that is wrong, each with its place.
 """
 
-from legation.settings.fields import FIELDS, Setting, Settings, flag, variable
+from legation.settings.fields import FIELDS, SettingField, Settings, flag, variable
 from legation.settings.load import BIN_VARIABLE, CONFIG_VARIABLE, config_file, default_data_folder, load
 from legation.settings.readers import LogLevel
 
@@ -14,7 +14,7 @@ __all__ = [
     "CONFIG_VARIABLE",
     "FIELDS",
     "LogLevel",
-    "Setting",
+    "SettingField",
     "Settings",
     "config_file",
     "default_data_folder",

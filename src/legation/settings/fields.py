@@ -9,7 +9,6 @@ from typing import Final, NamedTuple, TypeVar
 
 from legation.secret import Secret
 from legation.settings.readers import (
-    Address,
     ByteSize,
     Duration,
     LogLevel,
@@ -17,6 +16,7 @@ from legation.settings.readers import (
     Number,
     Optional,
     SecretText,
+    WebAddress,
     WordList,
     read_command,
     read_folder,
@@ -32,7 +32,7 @@ _HTTP: Final = r"https?://[A-Za-z0-9.:\[\]_-]+/?"
 T = TypeVar("T")
 
 
-class Setting(NamedTuple):
+class SettingField(NamedTuple):
     name: str
     default: str  # as it is written
     read: Callable[[object], object]
@@ -42,7 +42,7 @@ class Setting(NamedTuple):
 
 def setting(default: str, read: Callable[[object], T], description: str, *, flag: bool = True) -> T:
     """Declare a setting. A default that begins with `$` depends on the environment: `load` finds it."""
-    known = {Setting: (default, read, description, flag)}
+    known = {SettingField: (default, read, description, flag)}
     if default.startswith("$"):
         required: T = dataclasses.field(metadata=known)
         return required
@@ -97,7 +97,7 @@ class Settings:
     )
     url: str | None = setting(
         "",
-        Optional(Address(_HTTP, "an address like https://legation.example.com")),
+        Optional(WebAddress(_HTTP, "an address like https://legation.example.com")),
         "Server that commands talk to, with `token`. Without it they find the one of this machine by its data folder.",
     )
     host: str = setting(
@@ -118,7 +118,7 @@ class Settings:
     )
     public_url: str | None = setting(
         "",
-        Optional(Address(_HTTP, "an address like https://legation.example.com")),
+        Optional(WebAddress(_HTTP, "an address like https://legation.example.com")),
         "The address under which others reach the server, for links and cookies; behind a reverse proxy.",
     )
     tls_cert: Path | None = setting(
@@ -309,5 +309,7 @@ class Settings:
 
 
 FIELDS: Final = tuple(
-    Setting(field.name, *field.metadata[Setting]) for field in dataclasses.fields(Settings) if field.metadata
+    SettingField(field.name, *field.metadata[SettingField])
+    for field in dataclasses.fields(Settings)
+    if field.metadata
 )

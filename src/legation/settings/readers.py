@@ -86,7 +86,7 @@ class Matching:
         raise Unusable(f"is not understood: write {self.hint}")
 
 
-class Address(Matching):
+class WebAddress(Matching):
     """A text that can be taken apart: `http://[::1` looks like one, and has no host."""
 
     def __call__(self, value: object) -> str:
