@@ -19,7 +19,7 @@ _last = (0, 0)  # (millisecond, chance) of the id made last
 
 
 def new_id(prefix: str, *, now_ms: int | None = None, random: Callable[[int], bytes] = os.urandom) -> str:
-    """Within one millisecond of one process later ids sort later; no id tells how many were made before it."""
+    """Make an id. Within one millisecond of one process later ids sort later; no id tells how many were made before it."""
     global _last
     ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     with _lock:

@@ -101,7 +101,7 @@ class Redactor:
 
 
 class RedactingFilter(logging.Filter):
-    """For handlers, not loggers: a logger's filter does not see the records of the loggers below it."""
+    """A filter for handlers, not loggers: a logger's filter does not see the records of the loggers below it."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()

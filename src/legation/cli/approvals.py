@@ -299,7 +299,7 @@ class StyledLine(NamedTuple):
 
 
 def facts(approval: ApprovalView) -> Iterator[StyledLine]:
-    """Who wants what, and by which rule it is asked about."""
+    """Say who wants what, and by which rule it is asked about."""
     if approval.injection_risk:
         yield StyledLine(f"INJECTION  {INJECTION}", "red")
     yield StyledLine(f"tool       {line(approval.tool)}", "bold")
@@ -314,7 +314,7 @@ def facts(approval: ApprovalView) -> Iterator[StyledLine]:
 
 
 def outcome(approval: ApprovalView) -> str:
-    """How it stands, and by whose word."""
+    """Say how it stands, and by whose word."""
     answerer = named(approval.resolved_by, approval.resolved_by_name)
     by = f" by {line(answerer)}" if answerer else ""
     at = f" at {line(approval.resolved_at)}" if approval.resolved_at else ""
@@ -324,7 +324,7 @@ def outcome(approval: ApprovalView) -> str:
 
 
 def arguments(params: Mapping[str, object] | None) -> list[str]:
-    """As JSON, so that a line break within a value cannot pass for the next line of ours."""
+    """Write the arguments as JSON, so that a line break within a value cannot pass for the next line of ours."""
     if params is None:
         return [PURGED]
     text = msgspec.json.format(msgspec.json.encode(params), indent=2).decode()
@@ -332,7 +332,7 @@ def arguments(params: Mapping[str, object] | None) -> list[str]:
 
 
 def surroundings(approval: ApprovalDetail) -> Iterator[StyledLine]:
-    """What the agent did lately, and what it may do unasked."""
+    """Say what the agent did lately, and what it may do unasked."""
     for trace in approval.recent_traces:
         did = f"{line(trace.timestamp)}  {line(trace.policy or '-')}  {line(trace.tool)}"
         yield StyledLine(f"recent     {did}  {line(trace.trace_id)}", "dim")

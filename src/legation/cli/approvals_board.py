@@ -108,7 +108,7 @@ class Board:
         self._look_at_something()
 
     def compare(self, known: Iterable[str], pending: Iterable[ApprovalView], now: float) -> None:
-        """With a list that was asked for when `known` were pending: an event may be lost when a server crashes."""
+        """Compare with a list that was asked for when `known` were pending: an event may be lost when a server crashes."""
         listed = {view.id: view for view in pending}
         for id_ in known:
             if id_ not in listed and (row := self.rows.get(id_)) is not None:
@@ -132,7 +132,7 @@ class Board:
             self._remove(row, f"{row.name}: {status}{by}")
 
     def found(self, detail: ApprovalDetail, now: float) -> None:
-        """What was read of one; it may have been answered since it was listed."""
+        """Take in what was read of one; it may have been answered since it was listed."""
         if detail.status != "pending":
             self._end(detail.id, detail.status, detail.resolved_by, detail.why)
         elif detail.id in self.rows:
@@ -165,7 +165,7 @@ class Board:
         self._answering |= dict.fromkeys(ids)
 
     def end_answer(self, ids: Iterable[str], answered: Iterable[str]) -> None:
-        """By this person: what was answered goes, and the next one comes into view."""
+        """Take in an answer of this person: what was answered goes, and the next one comes into view."""
         told = {each: self._answering.pop(each, None) for each in ids}
         for each in answered:
             self.rows.pop(each, None)
@@ -299,7 +299,7 @@ class AnswerDialog:
 
     @property
     def is_open(self) -> bool:
-        """In the middle of something: q is a letter, or no answer."""
+        """Tell whether it is in the middle of something: q is a letter, or no answer."""
         return self._mode != ""
 
     def ask(self, row: BoardRow | None) -> None:
@@ -308,7 +308,7 @@ class AnswerDialog:
         self._row, self._mode, self._reason = row, "", ""
 
     def saw(self, lines: int, shown: int) -> None:
-        """How many lines the arguments have, and the last that is on the screen."""
+        """Note how many lines the arguments have, and the last that is on the screen."""
         if lines != self._lines:  # another approval, or another width
             self._seen = 0
         self._lines, self._seen = lines, max(self._seen, shown)

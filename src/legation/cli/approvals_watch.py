@@ -66,7 +66,7 @@ class AnswerSent(NamedTuple):
 
 
 class ErrandFailed(NamedTuple):
-    """Told, and tried again; what cannot be mended is the LegationError itself."""
+    """A failure that is told and tried again; what cannot be mended is the LegationError itself."""
 
     words: str
 
@@ -79,14 +79,14 @@ class Outage(NamedTuple):
 
 
 class Errands:
-    """What `watch` does on the network: each errand ends as a happening in one queue, and none of them raises."""
+    """The work of `watch` on the network: each errand ends as a happening in one queue, and none of them raises."""
 
     def __init__(self, server: AsyncLegation, happened: asyncio.Queue[object]) -> None:
         self._server = server
         self._tell = happened.put_nowait
 
     async def head(self) -> int:
-        """Of the stream. Before what is pending is listed, so that no change is missed in between."""
+        """Read the head of the stream, before what is pending is listed, so that no change is missed in between."""
         async for each in self._server.streams.list(STREAM):
             if each.name == STREAM:
                 return each.head
@@ -146,7 +146,7 @@ class Errands:
             return
 
     async def _send(self, answer: BoardAnswer) -> tuple[Iterable[str], str]:
-        """Which ones are answered now, and what to say."""
+        """Send an answer; gives which ones are answered now, and what to say."""
         approvals, id_, why = self._server.approvals, answer.ids[0], answer.reason
         if answer.verb == "escalate":
             await approvals.escalate(id_)
@@ -391,7 +391,7 @@ def is_typed(descriptor: int) -> bool:
 
 
 def read_typed(descriptor: int) -> bytes:
-    """Nothing: the terminal was closed."""
+    """Read what was typed; nothing: the terminal was closed."""
     try:
         return os.read(descriptor, CHUNK)
     except OSError:

@@ -125,7 +125,7 @@ def _git() -> DoctorFinding:
 
 
 def _bubblewrap() -> DoctorFinding:
-    """Run, not only looked for: some systems have it and forbid it."""
+    """Run it, not only look for it: some systems have it and forbid it."""
     if not shutil.which("bwrap"):
         says = "not found; agents run without a jail, which is to come"
         return DoctorFinding(
@@ -141,7 +141,7 @@ def _bubblewrap() -> DoctorFinding:
 
 
 def _shell_parser() -> DoctorFinding:
-    """Run, not only looked for: it may be of another platform."""
+    """Run it, not only look for it: it may be of another platform."""
     from legation.approvals.policy.shell.lines import PACKAGE, parse, program
 
     found = program()
@@ -212,7 +212,7 @@ def _server(settings: Settings) -> DoctorFinding:
 
 
 def _keys(settings: Settings) -> DoctorFinding:
-    """Looked at, not made: a doctor changes nothing."""
+    """Look at them, and make none: a doctor changes nothing."""
     path = settings.data_dir / KEYS
     if all((settings.vault_key, settings.token_pepper, settings.cookie_key)):
         return DoctorFinding("ok", "keys", "given as settings")
@@ -262,7 +262,7 @@ def _first_line(*argv: str) -> str:
 
 
 def _probe(*argv: str) -> subprocess.CompletedProcess[str] | None:
-    """With a clean environment; None for what cannot be run or does not answer in time."""
+    """Run it with a clean environment; None for what cannot be run or does not answer in time."""
     env = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
     try:
         return subprocess.run(

@@ -108,7 +108,7 @@ class OpenQuestion:
     asking: asyncio.Task[None] | None = None
 
     def told(self, ruling: DoorResult) -> Decision:
-        """In the words of whoever said it, if that is what came of it."""
+        """Decide in the words of whoever said it, if that is what came of it."""
         if self.said is None or self.said.outcome != ruling.outcome:
             return ruling.decision
         why = ruling.why(self.said.reason)

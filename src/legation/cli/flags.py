@@ -45,7 +45,7 @@ class SettingsFlags:
 @Parameter(name="*", group="Settings")
 @dataclass(frozen=True)
 class LocalFlags:
-    """For commands that only need to find the data."""
+    """The flag of commands that only need to find the data."""
 
     data_dir: Annotated[Path | None, Parameter(help=_HELP["data_dir"])] = None
 
@@ -53,7 +53,7 @@ class LocalFlags:
 @Parameter(name="*", group="Settings")
 @dataclass(frozen=True)
 class PlaceFlags:
-    """Which server, and which workspace there. Without any of it: the one of this machine."""
+    """The server, and the workspace there. Without any of it: the one of this machine."""
 
     url: Annotated[str | None, Parameter(help=_HELP["url"])] = None
     workspace: Annotated[

@@ -1,4 +1,4 @@
-"""Where things are in the data folder. All of it is private to the user."""
+"""The data folder and where things are in it. All of it is private to the user."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ _UNSAFE = re.compile(
 
 
 def plain(text: str) -> str:
-    """The text with every unsafe character made visible."""
+    """Make every unsafe character visible."""
     return _UNSAFE.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def line(text: str) -> str:
-    """As `plain`, and on one line."""
+    """Make the text plain, and one line."""
     return " ".join(plain(text).split())
 
 
@@ -138,7 +138,7 @@ _MEGABYTE: Final = 1_000_000
 
 
 class ProgressLine:
-    """How far long work is: one line that is written over, where somebody looks at it, and nothing elsewhere.
+    """A line that says how far long work is, one that is written over, where somebody looks at it, and nothing elsewhere.
 
     `total` is that of every call which gives none, where it is known; `then` is what comes when all of it is there."""
 

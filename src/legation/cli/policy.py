@@ -100,7 +100,7 @@ def explain(
 
 
 def _in_force(flags: LocalFlags | None) -> PolicySet:
-    """Which it is goes to standard error: the answer is the same with and without it."""
+    """Find the policies in force. Which they are goes to standard error: the answer is the same with and without it."""
     from legation.approvals.policies import STARTER, Policies
     from legation.approvals.policy.load import load
     from legation.cli.flags import connect_to

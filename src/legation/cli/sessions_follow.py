@@ -144,7 +144,7 @@ async def _until_finished(
 
 
 class Outages:
-    """Told on standard error; a question at the terminal is taken back first."""
+    """A listener that tells of outages on standard error; a question at the terminal is taken back first."""
 
     asker: Asker | None = None
 
@@ -176,7 +176,7 @@ class Closed(Exception):
 
 
 class Asker:
-    """Without a terminal it says how to answer elsewhere."""
+    """The questions of one session. Without a terminal it says how to answer elsewhere."""
 
     def __init__(
         self,
@@ -396,6 +396,6 @@ async def head(server: AsyncLegation, stream: str) -> int:
 
 
 def _over(answered: PermissionAnswered | QuestionAnswered) -> str:
-    """What to say of a question that is open no more; whoever answered it needs no word here."""
+    """Say why a question is open no more; whoever answered it needs no word here."""
     withdrawn = answered.outcome in ("superseded", "cancelled", "expired") and answered.reason
     return f"{_OVER}: {answered.reason}" if withdrawn else _OVER

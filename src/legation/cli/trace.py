@@ -66,7 +66,7 @@ def list_(
 
 
 def _answer(entry: TraceEntry) -> str | None:
-    """Where somebody was asked; else the reason, where there is more than the rule."""
+    """Name the answer of whoever was asked; else the reason, where there is more than the rule."""
     if entry.approval_status is None:
         return entry.reason
     by = entry.approved_by_name or entry.approved_by

@@ -76,7 +76,7 @@ def remove(
 
 
 def _find(folder: Path, trusted: list[TrustView]) -> TrustView:
-    """By its words first: where it is gone, or on another machine, nothing here says where a link led."""
+    """Find it by its words first: where it is gone, or on another machine, nothing here says where a link led."""
     for path in (server_path(folder), os.path.realpath(folder)):
         for each in trusted:
             if each.folder == path:

@@ -116,7 +116,7 @@ class ServerChild:
         self._refuse_if_ended()
 
     def _healthy(self) -> bool:
-        """Without the token: it is not certain yet who listens there."""
+        """Ask without the token: it is not certain yet who listens there."""
         from http.client import HTTPConnection, HTTPException
         from urllib.parse import urlsplit
 
@@ -248,7 +248,7 @@ def choose_port(spawn: Spawn) -> int:
 
 
 def url(spawn: Spawn, port: int) -> str:
-    """Where to reach it from here; one that listens everywhere is reached on loopback too."""
+    """Make the address to reach it from here; one that listens everywhere is reached on loopback too."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(spawn.host, spawn.host)  # noqa: S104 - read, not bound
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -288,7 +288,7 @@ class Tail:
         self._thread.start()
 
     def read(self) -> str:
-        """Of a child that ended: all of it that is kept, without the secret."""
+        """Read all that is kept of a child that ended, without the secret."""
         self._thread.join(DRAIN_LIMIT)
         text = self._kept[-KEPT:].decode("utf-8", "replace").strip()
         return text.replace(self._secret.reveal(), repr(self._secret))

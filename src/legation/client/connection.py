@@ -20,7 +20,7 @@ A = TypeVar("A", bound="Caller | AsyncCaller")
 
 
 class How(TypedDict, total=False):
-    """What every way to a server takes besides the server itself."""
+    """The options that every way to a server takes."""
 
     workspace: str | None  # None: the one the token belongs to
     certificate: str | None  # the only one to trust, in PEM; None: those that the system trusts
@@ -54,12 +54,12 @@ class ServerConnection(Surface[A]):
 
     @classmethod
     def connect(cls, url: str, token: str | Secret, **how: Unpack[How]) -> Self:
-        """To a server that runs. Makes no call: the first operation finds out whether it is there."""
+        """Connect to a server that runs. Makes no call: the first operation finds out whether it is there."""
         return cls(url, token, **how)
 
     @classmethod
     def find(cls, data_dir: Path | None = None, **how: Unpack[How]) -> Self:
-        """To the `legation up` of this machine, and after a restart to the next one: at another port, if need be."""
+        """Connect to the `legation up` of this machine, and after a restart to the next one: at another port, if need be."""
         folder, own = data_folder(data_dir), "certificate" in how
         found = find(folder)
         how.setdefault("certificate", found.certificate)
@@ -104,7 +104,7 @@ class Legation(ServerConnection["Caller"]):
 
     @classmethod
     def start(cls, spawn: bool | Spawn = True, **how: Unpack[How]) -> Self:
-        """To a server of one's own, healthy on return and stopped by `close`; with `spawn=False` as `find`."""
+        """Start a server of one's own and connect to it: healthy on return and stopped by `close`; with `spawn=False` as `find`."""
         made = cls._to_own(spawn, how)
         if made._child is not None:
             made._child.start()
@@ -137,7 +137,7 @@ class AsyncLegation(ServerConnection["AsyncCaller"]):
 
     @classmethod
     def start(cls, spawn: bool | Spawn = True, **how: Unpack[How]) -> Self:
-        """To a server of one's own; with `spawn=False` as `find`.
+        """Connect to a server of one's own; with `spawn=False` as `find`.
 
         It starts when the `async with` is entered, and is healthy then; leaving stops it.
         """

@@ -1,4 +1,4 @@
-"""What the server sends, decoded: server-sent events, lines, events with `raw` byte for byte. No I/O."""
+"""Decoders of what the server sends: server-sent events, lines, events with `raw` byte for byte. No I/O."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def _cut(text: bytes, name: bytes) -> tuple[bytes, bytes]:
 
 
 def _end_of_value(text: bytes, start: int) -> int:
-    """Where the next `,`, `]` or `}` of the level outside stands."""
+    """Find where the next `,`, `]` or `}` of the level outside stands."""
     depth = 0
     for mark in _MARKS.finditer(text, start):
         token = mark.group()

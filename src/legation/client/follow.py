@@ -80,7 +80,7 @@ class Follow(Generic[T]):
 
     @property
     def unreached(self) -> LegationError | None:
-        """Why this connection never was a stream."""
+        """The reason why this connection never was a stream."""
         return self._failure.error if self._failure is not None and not self.is_open else None
 
     def failed(self, failure: RequestFailure) -> None:
@@ -169,7 +169,7 @@ def _unsure(failure: RequestFailure) -> LegationError:
 
 
 class Broken(Exception):
-    """What came over this connection cannot be right; what came before it can. Connect again."""
+    """An item that cannot be right came over this connection; what came before it can. Connect again."""
 
 
 class Cursors:
@@ -263,7 +263,7 @@ class ManyStreams:
         self._connected_before = False
 
     def connect(self) -> tuple[Query, dict[str, str]]:
-        """With a `Last-Event-ID` the server knows that we come again: one that was deleted since ends alone."""
+        """Ask for what is open. By a `Last-Event-ID` the server knows that we come again: one that was deleted since ends alone."""
         self._cursors.connect()
         positions = [str(self._cursors[name]) for name in self._open]
         wanted = [f"{segment(name)}@{seq}" for name, seq in zip(self._open, positions, strict=True)]

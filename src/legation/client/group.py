@@ -1,4 +1,4 @@
-"""How a name that users call is declared, once for the sync and the async client.
+"""Declarations of the names that users call, once for the sync and the async client.
 
 A group is generic in its caller. Its attributes pair what makes an operation with the way to run it: on a group with the
 sync caller they give plain methods, on one with the async caller the same methods to be awaited; the type checker sees

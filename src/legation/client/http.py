@@ -100,7 +100,7 @@ def content_headers(body: bytes | None) -> dict[str, str]:
 
 
 def name(target: ServerTarget, method: str, path: str) -> str:
-    """How messages call a request; its query stays out."""
+    """Name a request in messages; its query stays out."""
     return f"{method} {target.url(path)}"
 
 
@@ -292,7 +292,7 @@ class CallerCore(Generic[H]):
                 return
 
     def _client(self, at: ServerTarget) -> H:
-        """Made anew only where the server has another certificate: whoever reads from the former one goes on."""
+        """Give the client of httpx2, made anew only where the server has another certificate: whoever reads from the former one goes on."""
         trust = at.is_plain, at.is_local, at.certificate
         found = self._http.get(trust)
         if found is None:
@@ -311,7 +311,7 @@ class CallerCore(Generic[H]):
     def _request(
         self, operation: ApiRequest[Any], at: ServerTarget, least: float = 0.0
     ) -> tuple[str, RequestArguments]:
-        """How messages call it, and what is sent. `least`: seconds that the answer is given at any rate."""
+        """Make what is sent, and the name that messages call it by. `least`: seconds that the answer is given at any rate."""
         return self._sent(operation, at, max(least, operation.wait or self._timeouts.read), {})
 
     def _stream_request(self, asked: StreamRequest, at: ServerTarget) -> tuple[str, RequestArguments]:

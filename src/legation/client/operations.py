@@ -92,7 +92,7 @@ def ready() -> ApiRequest[Readiness]:
 
 
 def info() -> ApiRequest[ServerInfo]:
-    """What the server is: version, mode, database."""
+    """Read what the server is: version, mode, database."""
     return get("/v1/server", ServerInfo)
 
 
@@ -107,14 +107,14 @@ def rotate_keys() -> ApiRequest[KeysRotated]:
 
 
 def me() -> ApiRequest[Me]:
-    """Who the token says you are."""
+    """Read who the token says you are."""
     return get("/v1/me", Me)
 
 
 def list_streams(
     prefix: str | None = None, *, after: str | None = None, limit: int | None = None
 ) -> ApiRequest[Page[StreamSummary]]:
-    """By name; those that start with `prefix`."""
+    """List them by name; those that start with `prefix`."""
     return get("/v1/streams", Page[StreamSummary], {"prefix": prefix, "after": after, "limit": limit})
 
 
@@ -125,7 +125,7 @@ def list_events(
     *,
     generation: int | Literal["all"] | None = None,
 ) -> ApiRequest[Page[Event]]:
-    """What is recorded above the number `after`; `follow` also gives what comes. What was recorded before an agent told
+    """List what is recorded above the number `after`; `follow` also gives what comes. What was recorded before an agent told
     a session's history anew is an earlier `generation`, counted from 1."""
     query = query_of({"after": after, "limit": limit, "generation": generation})
     return ApiRequest("GET", f"/v1/streams/{segment(stream)}/events", of_body(read_page), query)
@@ -149,7 +149,7 @@ def create_token(
 
 
 def revoke_token(token: str) -> ApiRequest[None]:
-    """By its id; it stops working at once."""
+    """Revoke it by its id; it stops working at once."""
     return ApiRequest("DELETE", f"/v1/tokens/{segment(token)}", nothing)
 
 
@@ -176,7 +176,7 @@ def change_user(
     instance_admin: bool | None = None,
     sign_out: bool = False,
 ) -> ApiRequest[User]:
-    """Only what is given changes."""
+    """Change what is given, and nothing else."""
     body = UserChange(name=name, disabled=disabled, instance_admin=instance_admin, sign_out=sign_out)
     return sending("PATCH", f"/v1/users/{segment(user)}", body, User)
 
@@ -214,7 +214,7 @@ def sign_in_link(user: str | None = None) -> ApiRequest[SignInLink]:
 
 
 def list_audit(after: str | None = None, limit: int | None = None) -> ApiRequest[Page[AuditEntry]]:
-    """Who changed what."""
+    """List who changed what."""
     return get("/v1/audit", Page[AuditEntry], {"after": after, "limit": limit})
 
 
@@ -249,14 +249,14 @@ def install_agent(agent: str, *, reinstall: bool = False) -> ApiRequest[AgentIns
 
 
 def agent_modes(agent: str) -> ApiRequest[list[ModeInfo]]:
-    """What `agent_mode` may be."""
+    """List what `agent_mode` may be."""
     return ApiRequest(
         "GET", f"{_agent(agent)}/modes", lambda answered: _modes(answered).modes, wait=ASK_AGENT_READ
     )
 
 
 def agent_models(agent: str) -> ApiRequest[ModelList]:
-    """What `model` may be, and `variant` with it."""
+    """List what `model` may be, and `variant` with it."""
     return replace(get(f"{_agent(agent)}/models", ModelList), wait=ASK_AGENT_READ)
 
 
@@ -279,13 +279,13 @@ def list_approvals(
     after: str | None = None,
     limit: int | None = None,
 ) -> ApiRequest[Page[ApprovalView]]:
-    """Of every status unless one is named; pending ones oldest first, else newest first. `tool` is a pattern."""
+    """List those of every status unless one is named; pending ones oldest first, else newest first. `tool` is a pattern."""
     query = {"status": status, "tool": tool, "agent": agent, "after": after, "limit": limit}
     return get_linked("/approvals", ApprovalView, query)
 
 
 def read_approval(approval: str) -> ApiRequest[ApprovalDetail]:
-    """With what its agent did lately, and the grants that it has."""
+    """Read one with what its agent did lately, and the grants that it has."""
     return get(f"/approvals/{segment(approval)}", ApprovalDetail)
 
 
@@ -298,7 +298,7 @@ def approve(
     params: Mapping[str, object] | None = None,
     resolved_by: str | None = None,
 ) -> ApiRequest[ApprovalView]:
-    """With `params`: these arguments instead, where the approval is `editable`. `message` is for the agent."""
+    """Approve it; with `params`, these arguments instead, where the approval is `editable`. `message` is for the agent."""
     body = Approve(
         reasoning=reasoning, message=message, confidence=confidence, params=params, resolved_by=resolved_by
     )
@@ -403,12 +403,12 @@ def decide(
     kind: str | None = None,
     cwd: str | None = None,
 ) -> ApiRequest[Considered]:
-    """What would happen to the call now. Nothing is run, counted or recorded."""
+    """Ask what would happen to the call now. Nothing is run, counted or recorded."""
     return sending("POST", "/decide", _question(tool, params, agent, session_id, kind, cwd), Considered)
 
 
 def policy_info() -> ApiRequest[PolicyInfo]:
-    """What is in force, and why the newest edit is not, where it is not."""
+    """Read what is in force, and why the newest edit is not, where it is not."""
     return get("/v1/policy", PolicyInfo)
 
 
@@ -421,7 +421,7 @@ def explain(
     kind: str | None = None,
     cwd: str | None = None,
 ) -> ApiRequest[Explained]:
-    """As `decide`, and why, rule by rule."""
+    """Ask as `decide` does, and why, rule by rule."""
     body = _question(tool, params, agent, session_id, kind, cwd)
     return sending("POST", "/v1/policy/explain", body, Explained)
 
@@ -434,7 +434,7 @@ def replay(
     tool: str | None = None,
     limit: int | None = None,
 ) -> ApiRequest[Replay]:
-    """What a changed policy, given as YAML, would have decided on the recorded calls. `since`: a time, or `24h`."""
+    """Ask what a changed policy, given as YAML, would have decided on the recorded calls. `since`: a time, or `24h`."""
     body = ReplayBody(policy=policy, since=since, agent=agent, tool=tool)
     if limit is not None:
         body = ReplayBody(policy=policy, since=since, agent=agent, tool=tool, limit=limit)
@@ -442,7 +442,7 @@ def replay(
 
 
 def rule_hits(*, since: str | None = None) -> ApiRequest[list[RuleHits]]:
-    """How often each rule decided."""
+    """Count how often each rule decided."""
     return get("/v1/policy/hits", list[RuleHits], {"since": since})
 
 
@@ -493,7 +493,7 @@ def _question(
 
 
 def _arguments(params: Mapping[str, object]) -> dict[str, object]:
-    """As they are, or not at all: msgspec would send NaN as null, and somebody would approve that."""
+    """Take the arguments as they are, or not at all: msgspec would send NaN as null, and somebody would approve that."""
     import json
 
     try:
@@ -528,5 +528,5 @@ def trust_folder(folder: str) -> ApiRequest[TrustView]:
 
 
 def untrust_folder(trust: str) -> ApiRequest[None]:
-    """By its id. Agents that run keep what they have read."""
+    """Trust it no more, by its id. Agents that run keep what they have read."""
     return ApiRequest("DELETE", f"/v1/trust/{segment(trust)}", nothing)

@@ -14,7 +14,7 @@ from legation.ids import new_id
 
 
 class BodyFilter(Protocol):
-    """What becomes of a body on its way into a file, made anew for every attempt."""
+    """A change of a body on its way into a file, made anew for every attempt."""
 
     def update(self, data: bytes) -> bytes: ...
     def finish(self) -> bytes: ...
@@ -63,7 +63,7 @@ class PartFile:
             raise self._fault(error) from error
 
     def finish(self) -> None:
-        """On the disk, then under its name."""
+        """Put it on the disk, then under its name."""
         try:
             os.fsync(self._descriptor)
             if not self._named:

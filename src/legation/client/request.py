@@ -91,7 +91,7 @@ def as_linked(kind: type[T]) -> Read[Page[T]]:
 
 
 def _next(headers: Mapping[str, str]) -> str | None:
-    """Only `after` is taken from the link: the token goes where it was given for, whatever a link says."""
+    """Take `after` alone from the link: the token goes where it was given for, whatever a link says."""
     found = _LINK.search(headers.get("link", ""))
     if found is None:
         return None
@@ -102,7 +102,7 @@ def _next(headers: Mapping[str, str]) -> str | None:
 
 
 def nothing(answered: ApiResponse) -> None:
-    """For answers without content; a body that a later version adds is not looked at."""
+    """Read an answer without content; a body that a later version adds is not looked at."""
 
 
 def get(path: str, kind: type[T], query: Mapping[str, object] | None = None) -> ApiRequest[T]:
@@ -221,7 +221,7 @@ def _refusal(
 
 
 def _kind(status: int, code: str) -> type[LegationError]:
-    """By its code; one that a newer server has and we do not know, by its status.
+    """Choose the error by its code; one that a newer server has and we do not know, by its status.
 
     408 says that a wait ran out, whoever says it and under whatever code: nobody answered an approval."""
     if code in _BY_CODE and status != 408:
@@ -231,7 +231,7 @@ def _kind(status: int, code: str) -> type[LegationError]:
 
 
 def _stranger(what: str, status: int, headers: Mapping[str, str]) -> str:
-    """Whoever answered, it did not speak as Legation does: a proxy, or another program."""
+    """Say that whoever answered did not speak as Legation does: a proxy, or another program."""
     if 300 <= status < 400:
         place = urlsplit(headers.get("location", ""))
         where = f"{place.scheme}://{place.hostname}" if place.hostname else "another path"
@@ -302,7 +302,7 @@ def zero_to_one() -> float:
 
 @dataclass(slots=True)
 class Tries:
-    """Of one call that is answered and done."""
+    """The tries of one call that is answered and done."""
 
     method: HttpMethod
     left: int
@@ -321,7 +321,7 @@ class Tries:
 
 
 class Reconnects:
-    """Of a stream that is followed: at once after it went well, then ever more slowly, until patience ends."""
+    """The pauses of a stream that is followed: none after it went well, then ever more slowly, until patience ends."""
 
     def __init__(
         self,

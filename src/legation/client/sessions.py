@@ -122,7 +122,7 @@ def open_session(session: str) -> ApiRequest[str]:
 
 
 def read_session(session: str) -> ApiRequest[SessionInfo]:
-    """What it is now."""
+    """Read what it is now."""
     return get(session_path(session), SessionInfo)
 
 
@@ -135,7 +135,7 @@ def change_session(
     variant: str | None = None,
     title: str | None = None,
 ) -> ApiRequest[SessionInfo]:
-    """Only what is given changes."""
+    """Change what is given, and nothing else."""
     body = SessionChange(
         model=model, agent_mode=agent_mode, permission_mode=permission_mode, variant=variant, title=title
     )
@@ -165,7 +165,7 @@ def list_session_events(
     raw: bool = False,
     generation: int | Literal["all"] | None = None,
 ) -> ApiRequest[Page[SessionEvent]]:
-    """What is recorded above the number `after`, to its end; `events` also gives what comes. What was recorded before
+    """List what is recorded above the number `after`, to its end; `events` also gives what comes. What was recorded before
     the agent told the history anew is an earlier `generation`, counted from 1."""
     query = query_of(
         {
@@ -213,7 +213,7 @@ def terminate_session(session: str) -> ApiRequest[None]:
 
 
 def delete_session(session: str) -> ApiRequest[None]:
-    """For good: nothing of it is left but its name, which is not used again. A `Conflict` while a turn runs."""
+    """Delete it for good: nothing of it is left but its name, which is not used again. A `Conflict` while a turn runs."""
     return ApiRequest("DELETE", session_path(session), nothing, wait=ASK_AGENT_READ)
 
 
@@ -400,7 +400,7 @@ def raw_query(raw: bool) -> Query:
 
 
 class ClientSession(Group[C]):
-    """Made by `sessions.create` and `sessions.get`. It holds no connection, and need not be closed."""
+    """A session in hand, made by `sessions.create` and `sessions.get`. It holds no connection, and need not be closed."""
 
     info = calls_of(read_session)
     send = calls_of(send_message)

@@ -45,7 +45,7 @@ _decode: Final = msgspec.json.Decoder(ApprovalChanged).decode
 
 
 class NumberedChange(NamedTuple):
-    """What an approval is after something happened to it. Keep `seq` to go on from there."""
+    """An approval as it is after something happened to it. Keep `seq` to go on from there."""
 
     seq: int
     at: int  # epoch milliseconds, by the server's clock

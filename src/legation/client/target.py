@@ -44,7 +44,7 @@ class ServerTarget:
 
 @dataclass(slots=True)
 class Located:
-    """Where the server is now. `again` looks for it: after a restart it has another token, and maybe another address.
+    """The place where the server is now. `again` looks for it: after a restart it has another token, and maybe another address.
 
     INV-C9  What may have reached a server is not sent to the next one by this: only what met no server at all, or one
     that did not know the token. A token that is refused by the server it is for stays refused."""
@@ -53,7 +53,7 @@ class Located:
     again: Callable[[], ServerTarget] | None = None  # None: it is where it was said to be
 
     def after(self, failure: RequestFailure, tried: ServerTarget) -> RequestFailure | None:
-        """What remains of a failure of a try at `tried`; None: that did not take it, and there is another to ask."""
+        """Say what remains of a failure of a try at `tried`; None: that did not take it, and there is another to ask."""
         refused = isinstance(failure.error, Unauthenticated)
         if self.again is None or not (failure.passing or failure.unsent or refused):
             return failure

@@ -69,7 +69,7 @@ class Exit:
 
 
 def peek(pid: int, *, block: bool = False) -> Exit | None:
-    """How the child ended, left for others to read again; None while it runs."""
+    """Look how the child ended, and leave that for others to read again; None while it runs."""
     try:
         found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG))
     except ChildProcessError:
@@ -138,7 +138,7 @@ class StartedChild:
     unregister: Callable[[], None]
 
     def signal(self, number: signal.Signals) -> None:
-        """To the whole process group."""
+        """Send a signal to the whole process group."""
         if self.process.returncode is not None or peek(self.tree.pid) == Exit(None, None):
             return  # its exit code was taken, by us or another: the number may be another group's by now
         try:
@@ -289,7 +289,7 @@ LOOK_LIMIT: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Pipes:
-    """How the child's output is read. `redact` is applied once to each block of lines, before anybody sees it."""
+    """The way in which a child's output is read. `redact` is applied once to each block of lines, before anybody sees it."""
 
     max_line: int = MAX_LINE
     buffer_limit: int = BUFFER_LIMIT
@@ -371,7 +371,7 @@ class Child:
         return self._stderr.text()
 
     async def wait(self) -> Exit:
-        """Until the child has ended, nothing of its tree is left and all it wrote has been read."""
+        """Wait until the child has ended, nothing of its tree is left and all it wrote has been read."""
         return await asyncio.shield(self._life)
 
     async def stop(self, grace: float = GRACE) -> Exit:

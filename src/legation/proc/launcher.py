@@ -1,4 +1,4 @@
-"""How children are started. `Launcher` is the seam: a sandbox implements it too, and drivers receive one."""
+"""The start of children. `Launcher` is the seam: a sandbox implements it too, and drivers receive one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OUT_OF_RESOURCES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to start. `env` is the whole environment, but for the token that the launcher adds.
+    """A program to start. `env` is the whole environment, but for the token that the launcher adds.
 
     A detached child is meant to outlive us: sweeps and the start-up reaper spare it while it lives.
     """
@@ -60,7 +60,7 @@ class ProcessLauncher:
         self._hurried = False
 
     def hurry(self) -> None:
-        """Whoever has started them is ending: what they are given to end by themselves is short, from now on."""
+        """Hurry all, because whoever has started them is ending: what they are given to end by themselves is short, from now on."""
         self._hurried = True
         for child in self._children:
             child.hurry()
@@ -85,7 +85,7 @@ def _discard(future: Future[StartedChild]) -> None:
 
 
 def _start(command: Command, registry: Registry | None) -> StartedChild:
-    """On the spawner thread."""
+    """Start the child; on the spawner thread."""
     _become_subreaper_once(os.getpid())
     token = new_token(detached=command.detached)
     if registry is None:
@@ -149,7 +149,7 @@ def _look_up(
 
 
 def _refusal(command: Command, error: OSError) -> LegationError:
-    """Which of the things it needs is wrong, and what to do about it."""
+    """Say which of the things it needs is wrong, and what to do about it."""
     start, program = f"cannot start {command.name!r}", command.argv[0]
     if error.errno in _OUT_OF_RESOURCES:
         return Unavailable(f"{start}: {error.strerror}; end other programs or raise the limit and try again")
@@ -174,7 +174,7 @@ def _search_path(command: Command) -> str:
 
 @cache
 def _become_subreaper_once(_process: int) -> bool:
-    """Once per process: a forked copy of us is none until it asks."""
+    """Become one once per process: a forked copy of us is none until it asks."""
     return become_subreaper()
 
 

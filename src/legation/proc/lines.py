@@ -108,7 +108,7 @@ class LineSplitter:
             self._complete_first(b"\n")
 
     def finish(self) -> list[bytes]:
-        """What is left at the end of the stream: the waiting lines, and the last one if it has no newline."""
+        """Give what is left at the end of the stream: the waiting lines, and the last one if it has no newline."""
         blocks = self.take()
         if self._dropped:
             self._end_line()
@@ -119,7 +119,7 @@ class LineSplitter:
         return blocks
 
     def unfinished(self) -> bytes:
-        """What there is of a line that has not ended, and its beginning only: for people."""
+        """Give what there is of a line that has not ended, and its beginning only: for people."""
         return self._redact(b"".join(self._pieces))[:UNFINISHED_SHOWN]
 
     def clean(self, block: bytes) -> bytes:
@@ -321,7 +321,7 @@ class _Given:
             self._descriptor = None
 
     def leave(self) -> None:
-        """To somebody who closes it by number."""
+        """Give it to somebody who closes it by number."""
         self._descriptor = None
 
 

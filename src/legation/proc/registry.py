@@ -142,7 +142,7 @@ def _reap_entry(path: Path, entry: ChildEntry | None, spared: frozenset[Identity
 
 
 def _settle(entry: ChildEntry, spared: frozenset[Identity]) -> Outcome | None:
-    """What becomes of an entry; None if its owner looks after it."""
+    """Settle what becomes of an entry; None if its owner looks after it."""
     if entry.boot != boot_id():
         return "gone"
     if entry.namespace != pid_namespace():

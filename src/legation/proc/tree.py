@@ -359,7 +359,7 @@ def set_mark(pid: int) -> int | None:
 
 
 def _put_mark(pid: int, mark: int, hard: int) -> None:
-    """On the process first: what it starts from then on inherits it, and what it had started is all there is."""
+    """Mark the process first: what it starts from then on inherits it, and what it had started is all there is."""
     import resource
 
     resource.prlimit(pid, resource.RLIMIT_MSGQUEUE, (mark, hard))

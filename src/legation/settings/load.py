@@ -1,4 +1,4 @@
-"""Where settings come from: flags, then LEGATION_* variables, then legation.toml, then the defaults."""
+"""The places that settings come from: flags, then LEGATION_* variables, then legation.toml, then the defaults."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _parsed(text: str) -> Mapping[str, object]:
 
 
 def default_data_folder(environ: Mapping[str, str]) -> Path:
-    """Where the data is unless somebody says otherwise; relative where there is no such folder."""
+    """Find where the data is unless somebody says otherwise; relative where there is no such folder."""
     return _xdg_folder(environ, "XDG_DATA_HOME", ".local/share")
 
 

@@ -1,4 +1,4 @@
-"""How a setting's value is read: each reader takes what a flag, a variable or the file gave, and says what is wrong."""
+"""Readers of settings' values: each takes what a flag, a variable or the file gave, and says what is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BYTES: Final = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "
 
 
 class Unusable(Exception):
-    """What is wrong with a value or a file, and what to write instead."""
+    """A value or a file that cannot be used: what is wrong, and what to write instead."""
 
 
 def _quantity(value: object, least: float, most: float, units: Mapping[str, float], hint: str) -> float:
