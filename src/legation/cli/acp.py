@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -53,14 +55,13 @@ def _ready_agent(data_dir: Path, *, remote: bool) -> str:
     return ready[0] if ready else "rehearsal"
 
 
-class _stdout_alone:  # noqa: N801 - a context manager, named as one
-    """The protocol has standard output to itself: what anybody else prints goes to standard error."""
-
-    def __enter__(self) -> int:
-        sys.stdout.flush()
-        self._out = os.dup(1)
-        os.dup2(2, 1)
-        return self._out
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._out)
+@contextmanager
+def _stdout_alone() -> Iterator[int]:
+    """Give the protocol standard output to itself: what anybody else prints goes to standard error."""
+    sys.stdout.flush()
+    out = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield out
+    finally:
+        os.close(out)

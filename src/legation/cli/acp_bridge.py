@@ -223,7 +223,7 @@ class Bridge:
         write_line(self._out, line)
 
     async def _find_again(self) -> None:
-        """Connect again. What the server was working on is lost if it is gone; sessions and the rest of the stream are not."""
+        """Connect again. What a server that is gone was working on is lost; sessions and the rest of the stream are not."""
         before = self._target
         try:
             await self._connect()

@@ -1,4 +1,4 @@
-"""`legation approvals watch` at a terminal: one queue of happenings, one at a time, each drawn before the next is looked at.
+"""`legation approvals watch` at a terminal: one queue of happenings, each drawn before the next is looked at.
 
 INV-A3  A key answers the approval whose question was on the screen when it was typed, or nothing. The question is
         drawn `SETTLE` after the approval itself was; what was typed until then is thrown away, unread bytes too. The id

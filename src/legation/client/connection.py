@@ -104,7 +104,7 @@ class Legation(ServerConnection["Caller"]):
 
     @classmethod
     def start(cls, spawn: bool | Spawn = True, **how: Unpack[How]) -> Self:
-        """Start a server of one's own and connect to it: healthy on return and stopped by `close`; with `spawn=False` as `find`."""
+        """Start a server of one's own, healthy on return and stopped by `close`; with `spawn=False` as `find`."""
         made = cls._to_own(spawn, how)
         if made._child is not None:
             made._child.start()

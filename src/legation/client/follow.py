@@ -263,7 +263,7 @@ class ManyStreams:
         self._connected_before = False
 
     def connect(self) -> tuple[Query, dict[str, str]]:
-        """Ask for what is open. By a `Last-Event-ID` the server knows that we come again: one that was deleted since ends alone."""
+        """Ask for what is open. A `Last-Event-ID` says that we come again: one that was deleted since ends alone."""
         self._cursors.connect()
         positions = [str(self._cursors[name]) for name in self._open]
         wanted = [f"{segment(name)}@{seq}" for name, seq in zip(self._open, positions, strict=True)]

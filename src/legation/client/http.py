@@ -292,7 +292,7 @@ class CallerCore(Generic[H]):
                 return
 
     def _client(self, at: ServerTarget) -> H:
-        """Give the client of httpx2, made anew only where the server has another certificate: whoever reads from the former one goes on."""
+        """Make a client only where the server has another certificate: whoever reads from the former one goes on."""
         trust = at.is_plain, at.is_local, at.certificate
         found = self._http.get(trust)
         if found is None:

@@ -44,7 +44,7 @@ class ServerTarget:
 
 @dataclass(slots=True)
 class Located:
-    """The place where the server is now. `again` looks for it: after a restart it has another token, and maybe another address.
+    """The server as it is now. `again` looks for it: after a restart it has another token, and maybe another address.
 
     INV-C9  What may have reached a server is not sent to the next one by this: only what met no server at all, or one
     that did not know the token. A token that is refused by the server it is for stays refused."""

@@ -60,7 +60,7 @@ class ProcessLauncher:
         self._hurried = False
 
     def hurry(self) -> None:
-        """Hurry all, because whoever has started them is ending: what they are given to end by themselves is short, from now on."""
+        """Give them little time to end by themselves, from now on: whoever has started them is ending."""
         self._hurried = True
         for child in self._children:
             child.hurry()
