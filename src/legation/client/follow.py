@@ -42,7 +42,7 @@ class StreamRequest(NamedTuple):
 
 
 class Follow(Generic[T]):
-    def __init__(self, source: StreamSource[T], reconnects: Reconnects) -> None:
+    def __init__(self, source: FollowSource[T], reconnects: Reconnects) -> None:
         self.ended = False
         self.hung_up = False  # nothing more is to be read from this connection
         self.is_open = False  # this connection is a stream
@@ -202,7 +202,7 @@ class Cursors:
 T_co = TypeVar("T_co", covariant=True)
 
 
-class StreamSource(Protocol[T_co]):
+class FollowSource(Protocol[T_co]):
     """`read` gives nothing for what was given before, and raises Broken on what cannot be right.
 
     The attributes hold for the connection that `connect` was called for last."""
