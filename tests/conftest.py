@@ -1,9 +1,10 @@
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.postgres import Postgres, running_postgres
+from tests.postgres import Postgres, shared_postgres
 
 # Whoever starts the tests in the background of a shell has them ignore SIGINT, and with them every program they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -14,16 +15,40 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")
 
-# Files that take minutes, most of them waiting for a package index: begun first, the other process does the rest meanwhile.
+# Begun first, so that no process is left with one of them when the others are done. The end of a run says which belong here.
 LONG = ("test_newcomer.py", "test_wheel.py", "test_servers_real.py", "test_accepted.py")
+TOLD = 10  # files that took longest
+
+_seconds: Counter[str] = Counter()  # by file
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seconds[report.nodeid.partition("::")[0]] += report.duration
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if len(_seconds) > 1:
+        terminalreporter.section(f"the files that took longest, of {len(_seconds)}")
+        for file, seconds in _seconds.most_common(TOLD):
+            terminalreporter.write_line(f"{seconds:6.1f} s  {file}")
+
+
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    """Started by the first test that asks for it; every test makes a database of its own in it."""
-    with running_postgres() as server:
+def postgres_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Postgres]:
+    """One for all processes of a run, started by the first test that asks for it."""
+    own = tmp_path_factory.getbasetemp()
+    with shared_postgres(own.parent if hasattr(request.config, "workerinput") else own) as server:
         yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: Postgres) -> Iterator[Postgres]:
+    """A test makes databases of its own in it, which are dropped after it."""
+    yield postgres_server
+    postgres_server.drop_databases()

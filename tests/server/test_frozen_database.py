@@ -1,13 +1,13 @@
 """Every route while Postgres does not answer, and after it does again."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from tests.postgres import Postgres
+from tests.postgres import Postgres, running_postgres
 from tests.server.rig import Answer, Rig, open_rig
 from tests.server.test_access_table import BODIES, ONLY_EMBEDDED, guarded, make_repository, route, target
 
@@ -20,6 +20,13 @@ pytestmark = pytest.mark.heavy
 
 LIMIT = 60.0  # seconds: of a machine that is busy
 OPEN_AND_LOCAL = {"/", "/openapi.json", "/docs", "/v1/health", "/sign-in"}  # which need no database
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    """One for this file alone: others would find it frozen too."""
+    with running_postgres() as server:
+        yield server
 
 
 @pytest.fixture

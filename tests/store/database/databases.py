@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.postgres import Postgres
+from tests.postgres import MIGRATED, Postgres
 
 from legation.clock import Clock
 from legation.store.database.postgres import PostgresDatabase
@@ -15,11 +15,19 @@ Either = SqliteDatabase | PostgresDatabase
 BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.heavy)]
 
 
-def make(dialect: str, folder: Path, request: pytest.FixtureRequest, clock: Clock | None = None) -> Either:
+def make(
+    dialect: str,
+    folder: Path,
+    request: pytest.FixtureRequest,
+    clock: Clock | None = None,
+    *,
+    template: str = MIGRATED,
+) -> Either:
+    """A database of its own; a Postgres is a copy of one that has the newest schema, unless another is named."""
     if dialect == "sqlite":
         return SqliteDatabase(folder / "legation.db", clock=clock)
     postgres: Postgres = request.getfixturevalue("postgres")
-    return PostgresDatabase(postgres.new_database(), clock=clock)
+    return PostgresDatabase(postgres.new_database(template), clock=clock)
 
 
 @asynccontextmanager

@@ -2,10 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.postgres import Postgres
+from tests.postgres import Postgres, running_postgres
 from tests.store.database.test_database import SQL, names, put
 
 from legation.errors import Unavailable
@@ -16,6 +16,13 @@ from legation.store.database.transaction import Transaction
 pytestmark = pytest.mark.heavy
 
 LIMIT = 60.0  # seconds: of a machine that is busy. Whoever hangs would hang for longer.
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    """One for this file alone: others would find it frozen too."""
+    with running_postgres() as server:
+        yield server
 
 
 @pytest.fixture

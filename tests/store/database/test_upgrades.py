@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.approvals.office import NOW, Office
+from tests.postgres import EMPTY
 from tests.store.database.databases import BOTH, make
 from tests.store.installation import add_workspaces, new_sealer
 
@@ -35,7 +36,7 @@ async def test_approvals_of_before_the_door_are_kept_and_usable(
     dialect: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest = migrations.chain()
-    async with make(dialect, tmp_path, request) as database:
+    async with make(dialect, tmp_path, request, template=EMPTY) as database:
         with monkeypatch.context() as earlier:
             earlier.setattr(migrations, "chain", lambda: newest[:2])
             earlier.setattr(migrations, "newest", lambda: 2)
