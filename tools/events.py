@@ -1,5 +1,6 @@
 """The reference page and the contract of all events, generated from their types; `tools/pages.py` writes them."""
 
+import inspect
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
@@ -96,7 +97,7 @@ def _events(title: str, introduction: str, classes: Iterable[type[Known]]) -> It
 
 
 def _section(title: str, cls: Struct) -> str:
-    meaning = (cls.__dict__.get("__doc__") or "").strip().split("\n\n")[0].replace("\n    ", " ")
+    meaning = inspect.cleandoc(cls.__dict__.get("__doc__") or "").split("\n\n")[0].replace("\n", " ")
     rows = [_row(field) for field in _fields(cls)]
     table = ["| field | type | |", "|---|---|---|", *rows] if rows else ["No fields."]
     return "\n".join([f"### {title}", "", *([meaning, ""] if meaning else []), *table, ""])
