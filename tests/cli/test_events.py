@@ -1,10 +1,12 @@
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.cli.cli import AtTerminal, json_lines, legation, rehearse
 
+from legation.agents.rehearsal.demo_repo import make_demo_repo
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.wire import codec
@@ -13,11 +15,21 @@ from legation.wire.event_types import SessionReset
 pytestmark = pytest.mark.heavy  # a process or more for each test
 
 
-@pytest.fixture
-def recorded(home: Path, repo: Path) -> str:
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A home with one session in it, and what was printed of it: made once."""
+    home, repo = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("repo") / "pages"
+    make_demo_repo(repo)
     done = legation(home, "exec", "--agent", "rehearsal", "--yes", "--json", "fix it", cwd=repo)
     assert done.returncode == 0
-    return done.stdout
+    return home, done.stdout
+
+
+@pytest.fixture
+def recorded(home: Path, recording: tuple[Path, str]) -> str:
+    """The session is in this test's home."""
+    shutil.copytree(recording[0], home, dirs_exist_ok=True, symlinks=True)
+    return recording[1]
 
 
 def test_without_a_session_there_is_a_hint(home: Path) -> None:

@@ -124,10 +124,8 @@ def every_free_number_taken() -> Iterator[None]:
     base = os.open(os.devnull, os.O_RDONLY)
     held = [os.dup(base) for _ in range(max(numbers()) + 10)]
     yield
-    mine = os.fstat(base)
-    lost = [
-        number for number in held if number not in numbers() or not os.path.samestat(os.fstat(number), mine)
-    ]
+    mine, now = os.fstat(base), numbers()
+    lost = [number for number in held if number not in now or not os.path.samestat(os.fstat(number), mine)]
     for number in {base, *held} - set(lost):
         os.close(number)
     assert lost == []
