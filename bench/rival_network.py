@@ -9,7 +9,7 @@ import struct
 import sys
 from typing import Final
 
-from tests.fresh import without_network
+from tests.fresh_clone import without_network
 
 _INSIDE: Final = "LEGATION_BENCH_OWN_NETWORK"
 _GET_FLAGS, _SET_FLAGS, _UP = 0x8913, 0x8914, 1  # of the kernel's netdevice(7)

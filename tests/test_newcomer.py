@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.fresh import INSTALL_LIMIT, fresh_clone, newcomer_environment, without_network
+from tests.fresh_clone import INSTALL_LIMIT, fresh_clone, newcomer_environment, without_network
 
 
 def run(clone: Path, env: dict[str, str], *argv: str) -> str:

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from tests.fresh import INSTALL_LIMIT, ROOT, fresh_clone, newcomer_environment
+from tests.fresh_clone import INSTALL_LIMIT, ROOT, fresh_clone, newcomer_environment
 
 import legation
 

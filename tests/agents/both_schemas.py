@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.server.sessions.talk import Talk
+from tests.server.sessions.session_client import SessionClient
 
 from legation.wire.events import UNRECOGNIZED
 
@@ -28,7 +28,7 @@ class Story:
     exits: list[str] = field(default_factory=list)  # ends of the process that nobody wanted
 
 
-async def told(talk: Talk, session: str = "s") -> Story:
+async def told(talk: SessionClient, session: str = "s") -> Story:
     """Fails where the schemas differ, or one of them holds something that could not be read."""
     items = _by_items(await _events(talk, session, ""))
     messages = _by_messages(await _events(talk, session, "?schema=universal"))
@@ -36,7 +36,7 @@ async def told(talk: Talk, session: str = "s") -> Story:
     return items
 
 
-async def _events(talk: Talk, session: str, query: str) -> list[Event]:
+async def _events(talk: SessionClient, session: str, query: str) -> list[Event]:
     answer = await talk.call("GET", f"/v1/sessions/{session}/events{query}")
     assert answer.status_code == 200, answer.text
     page = answer.json()

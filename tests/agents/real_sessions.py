@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tests.server.sessions.talk import Talk
+from tests.server.sessions.session_client import SessionClient
 
 from legation.agents.catalogue.catalogue import Catalogue
 from legation.agents.catalogue.entries import CatalogueEntry, Way
@@ -21,7 +21,7 @@ class _WithOne(Catalogue):
         return (*super().entries(), *self.added)
 
 
-def add_to_catalogue(talk: Talk, way: Way) -> None:
+def add_to_catalogue(talk: SessionClient, way: Way) -> None:
     """The agent that is driven so, as `real`."""
     catalogue = _WithOne(talk.rig.services.settings.data_dir)
     catalogue.added = (CatalogueEntry(name=NAME, title="The real one", way=way, needs_sign_in=False),)
@@ -30,7 +30,7 @@ def add_to_catalogue(talk: Talk, way: Way) -> None:
 
 @dataclass
 class RealSessions:
-    talk: Talk
+    talk: SessionClient
     model: ScriptedModel
 
     async def open(self, session: str = "s", **body: object) -> None:

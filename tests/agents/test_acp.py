@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.agents.scripted import scripted
+from tests.agents.bytes_agent import scripted
 
 from legation.agents.acp import AcpAgent
 from legation.agents.driver import OpenRequest

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests import real_agents
-from tests.agents.acp_desk import (
+from tests.agents.real_acp_agents import (
     CODEX,
     GEMINI,
     OPENCODE,
@@ -27,7 +27,7 @@ from tests.agents.acp_desk import (
     variables,
 )
 from tests.host.rig import rig
-from tests.server.sessions.talk import Talk, open_talk
+from tests.server.sessions.session_client import SessionClient, open_session_client
 
 from legation.agents.catalogue import Catalogue, Start
 from legation.errors import TimedOut
@@ -45,7 +45,7 @@ BOTH = pytest.mark.parametrize("kind", [CODEX, OPENCODE], ids=lambda kind: kind.
 @dataclass
 class At:
     kind: Kind
-    talk: Talk
+    talk: SessionClient
     model: ScriptedModel
 
     async def send(self, text: str) -> int:
@@ -80,7 +80,7 @@ async def at_work(
     monkeypatch.setenv(
         "OPENAI_API_KEY", "not-a-key"
     )  # as its owner has it: told to the agent by `authenticate`
-    async with scripted_model() as model, open_talk(place, request) as talk:
+    async with scripted_model() as model, open_session_client(place, request) as talk:
         furnish(kind, place / "data", model)
 
         def start(name: str) -> Start:

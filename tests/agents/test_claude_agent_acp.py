@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.agents.desk import desk
+from tests.agents.real_claude_acp import real_claude_acp
 from tests.host.rig import Hand, of_type, until
 
 from legation.proc.tree import Process, children, process
@@ -22,7 +22,7 @@ RETRY_AFTER = 2.0  # seconds; on its own the agent would ask again after about h
 
 
 async def test_a_turn_with_thought_and_text(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         usage = Usage(input_tokens=11, output_tokens=5, cache_read_tokens=3, cache_write_tokens=2)
         at.model.reply(Thinking("a short greeting"), Text("Hello from the script."), usage=usage)
         result = await at.ask("Say hello")
@@ -36,7 +36,7 @@ async def test_a_turn_with_thought_and_text(claude_agent_acp: tuple[str, ...], t
 
 
 async def test_a_second_turn_knows_the_first(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         at.model.say("First answer.")
         at.model.say("Second answer.")
         await at.ask("First question")
@@ -50,7 +50,7 @@ async def test_a_second_turn_knows_the_first(claude_agent_acp: tuple[str, ...], 
 
 
 async def test_an_allowed_tool_call_is_carried_out(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         target = at.work / "hello.txt"
         call = at.model.call_tool("Write", {"file_path": str(target), "content": "hello\n"}, say="I write.")
         at.model.say("Done.")
@@ -68,7 +68,7 @@ async def test_an_allowed_tool_call_is_carried_out(claude_agent_acp: tuple[str, 
 async def test_a_rejected_tool_call_is_not_carried_out_and_the_model_is_told(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path, approver=DenyAll()) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path, approver=DenyAll()) as at:
         target = at.work / "hello.txt"
         call = at.model.call_tool("Write", {"file_path": str(target), "content": "hello\n"})
         at.model.say("Then not.")
@@ -84,7 +84,7 @@ async def test_a_rejected_tool_call_is_not_carried_out_and_the_model_is_told(
 async def test_parallel_tool_calls_are_each_asked_for(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         targets = [at.work / name for name in ("a.txt", "b.txt")]
         calls = [ToolCall("Write", {"file_path": str(path), "content": path.name}) for path in targets]
         at.model.reply(*calls)
@@ -98,7 +98,7 @@ async def test_parallel_tool_calls_are_each_asked_for(
 async def test_a_cancel_ends_the_turn_and_the_request_to_the_model(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         stall = at.model.stall(Text("I think about it and "))
         turn = asyncio.create_task(at.ask("Think long"))
         await until(at.session, lambda event: event.type == "agent-message-chunk")
@@ -112,7 +112,7 @@ async def test_a_cancel_withdraws_an_open_permission(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
     hand = Hand()
-    async with desk(claude_agent_acp, tmp_path, approver=hand) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path, approver=hand) as at:
         target = at.work / "hello.txt"
         at.model.call_tool("Write", {"file_path": str(target), "content": "hello\n"})
         at.model.stall()  # between our two messages the agent may ask the model once more: a race of its own
@@ -127,7 +127,7 @@ async def test_a_cancel_withdraws_an_open_permission(
 
 
 async def test_a_session_goes_on_after_a_cancel(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         at.model.stall(Text("I think about it and "))
         turn = asyncio.create_task(at.ask("Think long"))
         await until(at.session, lambda event: event.type == "agent-message-chunk")
@@ -151,7 +151,7 @@ async def test_a_session_goes_on_after_a_cancel(claude_agent_acp: tuple[str, ...
 async def test_an_error_of_the_model_is_told_as_it_is(
     claude_agent_acp: tuple[str, ...], tmp_path: Path, status: int, code: int, kind: str | None
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         at.model.fail(status, "the scripted reason")
         result = await at.ask("Say hello")
         assert result.error is not None
@@ -171,7 +171,7 @@ async def test_a_rate_limit_is_waited_out_as_long_as_the_model_says(
             arrived.append(time.monotonic())
         return False
 
-    async with desk(claude_agent_acp, tmp_path, env={"CLAUDE_CODE_MAX_RETRIES": "1"}) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path, env={"CLAUDE_CODE_MAX_RETRIES": "1"}) as at:
         at.model.when(note_time)
         at.model.fail(429, "slow down", retry_after=RETRY_AFTER)
         at.model.say("Hello after all.")
@@ -185,7 +185,7 @@ async def test_a_rate_limit_is_waited_out_as_long_as_the_model_says(
 async def test_a_conversation_that_grew_too_long_is_an_error(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         at.model.fail_too_long(tokens=250_000, limit=200_000)
         result = await at.ask("Say hello")
         assert result.error is not None
@@ -196,7 +196,7 @@ async def test_a_conversation_that_grew_too_long_is_an_error(
 async def test_a_cut_stream_is_not_the_end_of_the_turn(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         stall = Stall()  # so that the first half is on its way before the cut: else the agent may drop it
         at.model.reply(Text("Half an ans"), stall, Cut())
         at.model.say("wer, and the rest.")
@@ -212,7 +212,9 @@ async def test_a_cut_stream_is_not_the_end_of_the_turn(
 async def test_titles_and_suggestions_use_up_no_script(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path, env={"CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "true"}) as at:
+    async with real_claude_acp(
+        claude_agent_acp, tmp_path, env={"CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "true"}
+    ) as at:
         at.model.say("First answer.")
         at.model.say("Second answer.")
         await at.ask("First question")
@@ -223,7 +225,7 @@ async def test_titles_and_suggestions_use_up_no_script(
 
 
 async def test_no_process_of_the_agent_is_left(claude_agent_acp: tuple[str, ...], tmp_path: Path) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         at.model.say("Hello.")
         await at.ask("Say hello")
         adapter = at.session.agent.processes[0]

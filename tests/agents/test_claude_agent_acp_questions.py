@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.agents.desk import Desk, desk
+from tests.agents.real_claude_acp import RealAgent, real_claude_acp
 from tests.host.rig import of_type, until_type
 
 from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse
@@ -43,7 +43,7 @@ class Person:
         return self.answer or await asyncio.Future[CreateElicitationResponse]()
 
 
-async def answered(at: Desk) -> dict[str, object]:
+async def answered(at: RealAgent) -> dict[str, object]:
     (event,) = await of_type(at.session, "question-answered")
     found: dict[str, object] = json.loads(event.payload)
     return found
@@ -53,7 +53,7 @@ async def test_a_question_is_asked_as_a_form_and_the_model_gets_the_choice(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
     person = Person(CreateElicitationResponse(action="accept", content={"question_0": "Blue"}))
-    async with desk(claude_agent_acp, tmp_path, questions=person) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path, questions=person) as at:
         call = at.model.call_tool(TOOL, ASKED)
         at.model.say("Blue it is.")
         result = await at.ask("Ask me")
@@ -75,7 +75,7 @@ async def test_a_declined_question_ends_neither_turn_nor_tool(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
     person = Person(CreateElicitationResponse(action="decline"))
-    async with desk(claude_agent_acp, tmp_path, questions=person) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path, questions=person) as at:
         call = at.model.call_tool(TOOL, ASKED)
         at.model.say("Then I choose.")
         assert (await at.ask("Ask me")).stop_reason == "end_turn"
@@ -89,7 +89,7 @@ async def test_a_declined_question_ends_neither_turn_nor_tool(
 async def test_a_cancel_ends_a_turn_that_waits_for_an_answer(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path, questions=Person(None)) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path, questions=Person(None)) as at:
         at.model.call_tool(TOOL, ASKED)
         at.model.stall()  # between our two messages the agent may ask the model once more: a race of its own
         turn = asyncio.create_task(at.ask("Ask me"))
@@ -106,7 +106,7 @@ async def test_without_anybody_to_ask_the_model_is_not_offered_to_ask(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
     """INV-6: what is not served was not offered."""
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         at.model.say("Hello.")
         await at.ask("Say hello")
         assert "Write" in at.model.requests[0].tools

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.agents.desk import Desk, desk
+from tests.agents.real_claude_acp import RealAgent, real_claude_acp
 from tests.host.rig import events, of_type, say_for_the_agent, status_of, until_status
 
 from legation.agents.rpc import AgentRefused
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)] 
 AT_ONCE = Backoff(initial_ms=1)
 
 
-async def talk(at: Desk, number: int) -> None:
+async def talk(at: RealAgent, number: int) -> None:
     at.model.say(f"Answer {number}.")
     result = await at.ask(f"Question {number}")
     assert (result.stop_reason, result.error) == ("end_turn", None)
@@ -35,7 +35,7 @@ def lives(was: Process) -> bool:
     return now is not None and now.identity == was.identity and not now.dead
 
 
-def knows(at: Desk, number: int) -> bool:
+def knows(at: RealAgent, number: int) -> bool:
     """Whether the newest request to the model has that turn in it."""
     newest = at.model.requests[-1]
     return newest.mentions(f"Question {number}") and newest.mentions(f"Answer {number}.")
@@ -44,7 +44,7 @@ def knows(at: Desk, number: int) -> bool:
 async def test_a_loaded_session_has_its_history_told_again_and_goes_on(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         await talk(at, 1)
         call = at.model.call_tool("Write", {"file_path": str(at.work / "a.txt"), "content": "a"})
         at.model.say("Answer 2.")
@@ -78,7 +78,7 @@ async def test_a_loaded_session_has_its_history_told_again_and_goes_on(
 async def test_a_resumed_session_keeps_its_history_and_goes_on(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         await talk(at, 1)
         agent = await at.replace_agent()
         await until_status(at.session, "disconnected")
@@ -99,10 +99,10 @@ async def test_a_resumed_session_keeps_its_history_and_goes_on(
 async def test_a_session_that_only_the_agent_knows_is_listed_and_loaded(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         await talk(at, 1)
         name = at.session.meta.agent_session_id
-    async with desk(claude_agent_acp, tmp_path) as at:  # a log of its own, and the same HOME
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:  # a log of its own, and the same HOME
         (listed,) = (await at.host.list_sessions(at.agent_id, cwd=at.work)).sessions
         assert (listed.session_id, listed.cwd) == (name, str(at.work))
         await at.host.load_session(at.agent_id, name, cwd=at.work)
@@ -115,7 +115,7 @@ async def test_a_session_that_only_the_agent_knows_is_listed_and_loaded(
 async def test_a_session_that_nobody_knows_is_not_found_and_leaves_nothing(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path) as at:
         unknown = "01234567-89ab-4def-8123-456789abcdef"
         for take_up in (at.host.load_session, at.host.resume_session):
             with pytest.raises(AgentRefused) as caught:
@@ -128,7 +128,7 @@ async def test_a_session_that_nobody_knows_is_not_found_and_leaves_nothing(
 async def test_a_session_is_active_again_after_its_agent_was_killed(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path, restart="on-crash", restart_backoff=AT_ONCE) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path, restart="on-crash", restart_backoff=AT_ONCE) as at:
         await talk(at, 1)
         adapter = at.session.agent.processes[0]
         family = [each for pid in (adapter, *children(adapter)) if (each := process(pid))]
@@ -149,7 +149,7 @@ async def test_a_session_is_active_again_after_its_agent_was_killed(
 async def test_a_session_killed_in_mid_turn_tells_its_end_and_goes_on(
     claude_agent_acp: tuple[str, ...], tmp_path: Path
 ) -> None:
-    async with desk(claude_agent_acp, tmp_path, restart="on-crash", restart_backoff=AT_ONCE) as at:
+    async with real_claude_acp(claude_agent_acp, tmp_path, restart="on-crash", restart_backoff=AT_ONCE) as at:
         await talk(at, 1)
         stall = at.model.stall(Text("I think about it and "))
         turn = asyncio.create_task(at.ask("Think long"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.agents.acp_desk import (
+from tests.agents.hostile_repository import HostileRepository, hostile_repository
+from tests.agents.real_acp_agents import (
     CLAUDE,
     CODEX,
     GEMINI,
@@ -16,7 +17,6 @@ from tests.agents.acp_desk import (
     scripted_model,
     start_of,
 )
-from tests.agents.hostile_repository import HostileRepository, hostile_repository
 from tests.host.rig import of_type, rig
 
 from legation.errors import Forbidden

@@ -12,9 +12,9 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from tests.agents.amp.desk import STANDIN
+from tests.agents.amp.rig import STANDIN
 from tests.agents.codex.test_odd_servers import PRELUDE
-from tests.agents.opencode.bench import Bench, make_session
+from tests.agents.opencode.session_by_hand import SessionByHand, make_session
 from tests.host.rig import Rig, events, of_type, rig
 
 from legation.agents import messages, outlines
@@ -387,7 +387,7 @@ async def test_a_long_event_of_opencode_is_read_as_a_digest_and_asks_for_nothing
         "sessionID": "ses1",
         "questions": [{"question": LONG, "header": "h", "options": []}],
     }
-    bench = Bench()
+    bench = SessionByHand()
     session = make_session(bench, "ses1")
     decoded = Decoded(monkeypatch)
     with outlines.reader.in_use():

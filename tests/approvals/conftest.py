@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.approvals.office import Office, open_office
+from tests.approvals.installation import Installation, open_installation
 from tests.store.database.databases import BOTH, Either, make, opened
 
 
@@ -14,5 +14,5 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 
 @pytest.fixture
-async def office(database: Either) -> Office:
-    return await open_office(database)
+async def installation(database: Either) -> Installation:
+    return await open_installation(database)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from tests.approvals.office import Office
+from tests.approvals.installation import Installation
 from tests.server.rig import RigClock
 from tests.store.database.databases import Either
 
@@ -67,7 +67,7 @@ class Counter:
 
 @dataclass
 class Rig:
-    office: Office
+    installation: Installation
     clock: RigClock
     inbox: ApprovalQueue
     door: Door
@@ -80,7 +80,7 @@ class Rig:
 
     async def pending(self, count: int = 1) -> list[Approval]:
         async def look() -> list[Approval]:
-            ids = await self.office.listed(self.clock.now_ms(), status="pending")
+            ids = await self.installation.listed(self.clock.now_ms(), status="pending")
             return [await self.inbox.refresh(await self.get(id_)) for id_ in ids]
 
         return await self.until(look, lambda found: len(found) >= count)
@@ -88,7 +88,7 @@ class Rig:
     async def get(self, approval_id: str) -> Approval:
         from legation.approvals.transitions import get
 
-        return await self.office.database.read(get, "local", approval_id)
+        return await self.installation.database.read(get, "local", approval_id)
 
     async def until(self, look: Callable[[], Awaitable[T]], good: Callable[[T], bool]) -> T:
         async with asyncio.timeout(LIMIT):
@@ -97,7 +97,7 @@ class Rig:
         return found
 
     async def steps(self, trace_id: str) -> list[str]:
-        rows = await self.office.sql(
+        rows = await self.installation.sql(
             f"select step, reason from trace_step where trace_id = '{trace_id}' order by server, seq"
         )
         return [f"{row['step']}/{row['reason']}" if row["reason"] else row["step"] for row in rows]
@@ -158,26 +158,26 @@ def count_work(database: Either) -> Iterator[Callable[[], int]]:
 
 @asynccontextmanager
 async def open_door(
-    office: Office, folder: Path, policy: str = POLICY, waiter: str = "prc_1", **habits: Any
+    installation: Installation, folder: Path, policy: str = POLICY, waiter: str = "prc_1", **habits: Any
 ) -> AsyncIterator[Rig]:
     path = folder / "policy.yaml"
     path.write_text(policy)
     clock, policies = RigClock(), Policies(path)
-    inbox = ApprovalQueue(office.ledger, clock, waiter)
-    attendance = Attendance(office.database, clock)
+    inbox = ApprovalQueue(installation.ledger, clock, waiter)
+    attendance = Attendance(installation.database, clock)
     told: list[tuple[str, str, str]] = []
     changes: list[tuple[str, str]] = []
     inbox.on_change(lambda approval, step: changes.append((approval.id, str(StepKind(step)))))
     chosen = replace(
         DoorOptions(
             notify=lambda approval, moment, why: told.append((approval.id, moment, why)),
-            grants=GrantService(office.database, office.ledger.chain.sealer, clock),
+            grants=GrantService(installation.database, installation.ledger.chain.sealer, clock),
         ),
         **habits,
     )
-    with count_work(office.database) as at_work:
+    with count_work(installation.database) as at_work:
         async with Door(inbox, policies, attendance, chosen) as door:
-            yield Rig(office, clock, inbox, door, policies, attendance, path, told, changes, at_work)
+            yield Rig(installation, clock, inbox, door, policies, attendance, path, told, changes, at_work)
 
 
 YES = ApprovalAnswer(approve=True, reasoning="fine", confidence=0.9)

@@ -4,7 +4,7 @@ import logging
 from datetime import date
 
 import pytest
-from tests.approvals.office import NOW, PERSON, SUPERVISOR, Office
+from tests.approvals.installation import NOW, PERSON, SUPERVISOR, Installation
 from tests.approvals.test_grants import give
 from tests.approvals.test_trace import after
 from tests.store.canary import checkpoint, logged, new_canary, search, stored
@@ -19,14 +19,16 @@ from legation.wire.action import Action
 
 
 async def test_nothing_that_was_said_is_in_any_table_log_or_error(
-    office: Office, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+    installation: Installation, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     names = ("argument", "key", "result", "error", "reasoning", "message", "claim", "escalation", "grant")
     said = {name: new_canary(name) for name in names}
     params = {"path": said["argument"], said["key"]: 1, "deep": [{"x": said["argument"]}]}
-    approval = await office.ask(Action(agent="claude", tool="t", params=params, command=said["argument"]))
-    await office.do(office.approvals.escalate, SUPERVISOR, approval.id, said["escalation"], NOW)
+    approval = await installation.ask(
+        Action(agent="claude", tool="t", params=params, command=said["argument"])
+    )
+    await installation.do(installation.approvals.escalate, SUPERVISOR, approval.id, said["escalation"], NOW)
     answer = ApprovalAnswer(
         approve=True,
         reasoning=said["reasoning"],
@@ -36,33 +38,39 @@ async def test_nothing_that_was_said_is_in_any_table_log_or_error(
     )
     told = []
     try:
-        await office.answer(approval, answer, SUPERVISOR)
+        await installation.answer(approval, answer, SUPERVISOR)
     except LegationError as error:
         told.append(f"{error}{error!r}{error.data}")
-    await office.answer(approval, answer, PERSON)
-    await office.consume(approval)
+    await installation.answer(approval, answer, PERSON)
+    await installation.consume(approval)
     contents = {"result": {"text": said["result"]}, "error": said["error"]}
-    await office.ledger.append("local", after(approval, contents=contents), NOW + 3)
-    await give(office, reason=said["grant"])
-    places = {**await stored(office.database, request), "log": logged(caplog), "told": "".join(told).encode()}
+    await installation.ledger.append("local", after(approval, contents=contents), NOW + 3)
+    await give(installation, reason=said["grant"])
+    places = {
+        **await stored(installation.database, request),
+        "log": logged(caplog),
+        "told": "".join(told).encode(),
+    }
     assert search(places, said.values()) == []
-    (view,) = await listing.views(office.database, office.sealer, "local", [approval], NOW)
+    (view,) = await listing.views(installation.database, installation.sealer, "local", [approval], NOW)
     assert view.params == params
-    exported = b"".join([line async for line in lines(office.database, office.sealer, "local", "srv-1")])
+    exported = b"".join(
+        [line async for line in lines(installation.database, installation.sealer, "local", "srv-1")]
+    )
     shown = {line.split(" as ")[0] for line in search({"export": exported}, said.values())}
     assert shown == {f"secret {number}" for number in range(len(names) - 1)}  # all but the grant's reason
 
 
 async def test_of_purged_content_not_even_the_sealed_bytes_are_left(
-    office: Office, request: pytest.FixtureRequest
+    installation: Installation, request: pytest.FixtureRequest
 ) -> None:
-    await office.ask(Action(agent="claude", tool="t", params={"text": "x" * 5000}))
-    (row,) = await office.sql("select body from trace_content")
+    await installation.ask(Action(agent="claude", tool="t", params={"text": "x" * 5000}))
+    (row,) = await installation.sql("select body from trace_content")
     remains = [bytes(row["body"][:60]), bytes(row["body"][-60:])]
-    assert search(await stored(office.database, request), remains)
-    await office.database.transact(purge_days, "local", date(2023, 11, 15))
-    await office.database.scrub()
-    if isinstance(office.database, SqliteDatabase):
-        checkpoint(office.database)
-    assert search(await stored(office.database, request), remains) == []
-    assert (await office.verify()).ok
+    assert search(await stored(installation.database, request), remains)
+    await installation.database.transact(purge_days, "local", date(2023, 11, 15))
+    await installation.database.scrub()
+    if isinstance(installation.database, SqliteDatabase):
+        checkpoint(installation.database)
+    assert search(await stored(installation.database, request), remains) == []
+    assert (await installation.verify()).ok

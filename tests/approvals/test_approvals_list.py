@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.approvals.office import MINUTE, NO, NOW, Office, write_file
+from tests.approvals.installation import MINUTE, NO, NOW, Installation, write_file
 from tests.store.database.databases import opened
 
 from legation.approvals import listing
@@ -83,45 +83,50 @@ def test_times_are_written_as_go_writes_them() -> None:
     ]  # fmt: skip
 
 
-async def test_d12_every_status_is_a_filter_and_no_other_word_is(office: Office) -> None:
+async def test_d12_every_status_is_a_filter_and_no_other_word_is(installation: Installation) -> None:
     made = {
-        status: await office.ask(waiter=f"ins_{status}", expires_at=NOW + MINUTE) for status in ApprovalState
+        status: await installation.ask(waiter=f"ins_{status}", expires_at=NOW + MINUTE)
+        for status in ApprovalState
     }
-    await office.answer(made[ApprovalState.APPROVED])
-    await office.consume(made[ApprovalState.APPROVED])
-    await office.answer(made[ApprovalState.DENIED], NO)
-    await supersede(office.ledger, office.approvals, ["ins_superseded"], NOW + 1)
-    await office.do(
-        office.approvals.cancel, "local", [made[ApprovalState.CANCELLED].id], "caller-gone", NOW + 1
+    await installation.answer(made[ApprovalState.APPROVED])
+    await installation.consume(made[ApprovalState.APPROVED])
+    await installation.answer(made[ApprovalState.DENIED], NO)
+    await supersede(installation.ledger, installation.approvals, ["ins_superseded"], NOW + 1)
+    await installation.do(
+        installation.approvals.cancel, "local", [made[ApprovalState.CANCELLED].id], "caller-gone", NOW + 1
     )
-    await office.sql(f"update approval set expires_at = {NOW} where id = '{made[ApprovalState.EXPIRED].id}'")
-    await expire_due(office.ledger, office.approvals, NOW + 1)
+    await installation.sql(
+        f"update approval set expires_at = {NOW} where id = '{made[ApprovalState.EXPIRED].id}'"
+    )
+    await expire_due(installation.ledger, installation.approvals, NOW + 1)
     for status, approval in made.items():
-        assert await office.listed(status=status.value) == [approval.id]
-    assert await office.listed() == [approval.id for approval in reversed(made.values())]
+        assert await installation.listed(status=status.value) == [approval.id]
+    assert await installation.listed() == [approval.id for approval in reversed(made.values())]
     for word in ("Pending", "open", "", "timeout", "pending "):
         with pytest.raises(InvalidParams):
             ApprovalFilter(status=word)
 
 
-async def test_tools_are_chosen_by_glob_and_agents_by_name(office: Office) -> None:
+async def test_tools_are_chosen_by_glob_and_agents_by_name(installation: Installation) -> None:
     tools = ["filesystem.read", "filesystem.write", "gmail.send", "shell"]
-    made = [await office.ask(write_file(tool=tool, agent=agent)) for tool in tools for agent in ("a", "b")]
-    assert await office.listed(status="pending", tool="filesystem.*") == [each.id for each in made[:4]]
-    assert await office.listed(status="pending", tool="gmail.send", agent="b") == [made[5].id]
-    assert await office.listed(tool="*.read") == [made[1].id, made[0].id]
-    assert await office.listed(tool="nothing*") == []
-    assert await office.listed(status="approved", tool="*") == []
-    assert await office.listed(status="pending", agent="a*") == []
+    made = [
+        await installation.ask(write_file(tool=tool, agent=agent)) for tool in tools for agent in ("a", "b")
+    ]
+    assert await installation.listed(status="pending", tool="filesystem.*") == [each.id for each in made[:4]]
+    assert await installation.listed(status="pending", tool="gmail.send", agent="b") == [made[5].id]
+    assert await installation.listed(tool="*.read") == [made[1].id, made[0].id]
+    assert await installation.listed(tool="nothing*") == []
+    assert await installation.listed(status="approved", tool="*") == []
+    assert await installation.listed(status="pending", agent="a*") == []
 
 
 @pytest.mark.parametrize("status", ["pending", None])
-async def test_pages_miss_nothing_and_repeat_nothing(office: Office, status: str | None) -> None:
-    made = [(await office.ask()).id for _ in range(7)]
+async def test_pages_miss_nothing_and_repeat_nothing(installation: Installation, status: str | None) -> None:
+    made = [(await installation.ask()).id for _ in range(7)]
     seen: list[str] = []
     after = None
     while True:
-        page = await office.database.read(
+        page = await installation.database.read(
             listing.page, "local", ApprovalFilter(status=status), NOW + 1, 3, after
         )
         seen += [approval.id for approval in page.items]
@@ -131,10 +136,10 @@ async def test_pages_miss_nothing_and_repeat_nothing(office: Office, status: str
     assert seen == (made if status else made[::-1])
 
 
-async def test_arguments_that_were_purged_are_null_and_the_rest_is_there(office: Office) -> None:
-    approval = await office.ask(content_owner="run_1")
-    await office.sql("delete from content_key where owner = 'run_1'")
-    (view,) = await listing.views(office.database, office.sealer, "local", [approval], NOW)
+async def test_arguments_that_were_purged_are_null_and_the_rest_is_there(installation: Installation) -> None:
+    approval = await installation.ask(content_owner="run_1")
+    await installation.sql("delete from content_key where owner = 'run_1'")
+    (view,) = await listing.views(installation.database, installation.sealer, "local", [approval], NOW)
     assert (view.params, view.tool) == (None, "filesystem.write_file")
 
 

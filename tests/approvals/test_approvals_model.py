@@ -11,14 +11,14 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
-from tests.approvals.office import (
+from tests.approvals.installation import (
     AGENT,
     NOW,
     PERSON,
     SECOND,
     SUPERVISOR,
-    Office,
-    open_office,
+    Installation,
+    open_installation,
     principal,
     proposal,
 )
@@ -74,11 +74,11 @@ class Life(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        async def enter() -> Office:
+        async def enter() -> Installation:
             database = SqliteDatabase(Path(self.folder.name) / "legation.db")
-            return await open_office(await self.stack.enter_async_context(opened(database)))
+            return await open_installation(await self.stack.enter_async_context(opened(database)))
 
-        self.office = self.runner.run(enter())
+        self.installation = self.runner.run(enter())
 
     def attempt(self, work: Any, refusal: type[LegationError] | None) -> Any:
         """`work` must end as the model says."""
@@ -94,7 +94,7 @@ class Life(RuleBasedStateMachine):
           wait=st.sampled_from([20, 1000]))  # fmt: skip
     def ask(self, verdict: str, waiter: str, wait: int) -> Model:
         given = proposal(verdict=verdict, waiter=waiter, expires_at=self.now + wait)
-        approval = self.runner.run(self.office.do(self.office.approvals.propose, given, self.now))
+        approval = self.runner.run(self.installation.do(self.installation.approvals.propose, given, self.now))
         model = Model(approval, "person" if verdict == "human_approval" else "supervisor", self.now + wait)
         self.models.append(model)
         return model
@@ -103,7 +103,7 @@ class Life(RuleBasedStateMachine):
     def resolve(self, model: Model, who: Principal, yes: bool) -> None:
         refusal = model.refusal(who, self.now, outranks=False)
         answer = ApprovalAnswer(approve=yes)
-        self.attempt(self.office.answer(model.approval, answer, who, self.now), refusal)
+        self.attempt(self.installation.answer(model.approval, answer, who, self.now), refusal)
         if refusal is None:
             model.status = "approved" if yes else "denied"
             model.expires = max(model.expires, self.now - 1 + MIN_USE_MS) if yes else model.expires
@@ -112,7 +112,8 @@ class Life(RuleBasedStateMachine):
     def claim(self, model: Model, who: Principal) -> None:
         refusal = model.refusal(who, self.now, outranks=True)
         self.attempt(
-            self.office.do(self.office.approvals.claim, who, model.approval.id, 1000, self.now), refusal
+            self.installation.do(self.installation.approvals.claim, who, model.approval.id, 1000, self.now),
+            refusal,
         )
         if refusal is None:
             model.holder, model.until = who, self.now - 1 + 1000
@@ -123,7 +124,10 @@ class Life(RuleBasedStateMachine):
         outsider = who in (AGENT, WHO[-1])
         refusal = None if already and not outsider else model.refusal(who, self.now, outranks=False)
         self.attempt(
-            self.office.do(self.office.approvals.escalate, who, model.approval.id, None, self.now), refusal
+            self.installation.do(
+                self.installation.approvals.escalate, who, model.approval.id, None, self.now
+            ),
+            refusal,
         )
         if refusal is None and not already:
             model.needs, model.holder = "person", None
@@ -133,14 +137,15 @@ class Life(RuleBasedStateMachine):
         usable = model.status == "approved" and not model.consumed and model.expires > self.now
         given = {} if right else {"digest": "0" * 64}
         self.attempt(
-            self.office.consume(model.approval, self.now, **given), None if usable and right else Conflict
+            self.installation.consume(model.approval, self.now, **given),
+            None if usable and right else Conflict,
         )
         model.consumed = model.consumed or (usable and right)
 
     @rule(model=asked)
     def cancel(self, model: Model) -> None:
         ids = [model.approval.id]
-        work = self.office.do(self.office.approvals.cancel, "local", ids, "caller-gone", self.now)
+        work = self.installation.do(self.installation.approvals.cancel, "local", ids, "caller-gone", self.now)
         assert len(self.attempt(work, None)) == model.is_open()
         model.status = "cancelled" if model.is_open() else model.status
 
@@ -148,7 +153,9 @@ class Life(RuleBasedStateMachine):
     def expire(self, step: int) -> None:
         self.now += step
         due = [model for model in self.models if model.is_open() and model.expires <= self.now]
-        ended = self.attempt(expire_due(self.office.ledger, self.office.approvals, self.now), None)
+        ended = self.attempt(
+            expire_due(self.installation.ledger, self.installation.approvals, self.now), None
+        )
         assert {approval.id for approval in ended} == {model.approval.id for model in due}
         for model in due:
             model.status = "expired"
@@ -156,7 +163,7 @@ class Life(RuleBasedStateMachine):
     @rule(waiter=st.sampled_from(WAITERS))
     def restart(self, waiter: str) -> None:
         dead = [model for model in self.models if model.is_open() and model.approval.waiter == waiter]
-        work = supersede(self.office.ledger, self.office.approvals, [waiter], self.now)
+        work = supersede(self.installation.ledger, self.installation.approvals, [waiter], self.now)
         assert len(self.attempt(work, None)) == len(dead)
         for model in dead:
             model.status = "superseded"
@@ -164,15 +171,15 @@ class Life(RuleBasedStateMachine):
     @invariant()
     def the_database_says_what_the_model_says(self) -> None:
         for model in self.models:
-            found = self.runner.run(self.office.get(model.approval))
+            found = self.runner.run(self.installation.get(model.approval))
             assert (found.status, found.consumed_at is not None) == (model.status, model.consumed)
             assert found.needs == model.needs
 
     def teardown(self) -> None:
         try:
-            if hasattr(self, "office"):
-                assert self.runner.run(self.office.verify()).faults == ()
-                shown = {entry.approval_id: entry for entry in self.runner.run(self.office.entries())}
+            if hasattr(self, "installation"):
+                assert self.runner.run(self.installation.verify()).faults == ()
+                shown = {entry.approval_id: entry for entry in self.runner.run(self.installation.entries())}
                 for model in self.models:
                     assert shown[model.approval.id].approval_status == model.status
         finally:

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.approvals.office import NO, NOW, PERSON, SERVER, YES, Office, principal
+from tests.approvals.installation import NO, NOW, PERSON, SERVER, YES, Installation, principal
 from tests.store.installation import add_workspaces
 
 from legation.approvals.approval import Approval, ApprovalState
@@ -31,11 +31,11 @@ def outcome(result: object) -> str:
 
 
 @pytest.mark.parametrize("servers", [1, 5])
-async def test_of_fifty_resolvers_at_once_one_wins(office: Office, servers: int) -> None:
+async def test_of_fifty_resolvers_at_once_one_wins(installation: Installation, servers: int) -> None:
     """Of one server, whose writers take turns, and of several, which meet in the database."""
-    approval = await office.ask()
-    chains = [Chain(f"srv-{number}", office.sealer) for number in range(1, servers + 1)]
-    desks = [(Ledger(office.database, chain), Transitions(chain)) for chain in chains]
+    approval = await installation.ask()
+    chains = [Chain(f"srv-{number}", installation.sealer) for number in range(1, servers + 1)]
+    desks = [(Ledger(installation.database, chain), Transitions(chain)) for chain in chains]
 
     async def resolve(number: int) -> Approval:
         ledger, approvals = desks[number % servers]
@@ -47,47 +47,51 @@ async def test_of_fifty_resolvers_at_once_one_wins(office: Office, servers: int)
         results = await asyncio.gather(*[resolve(number) for number in range(50)], return_exceptions=True)
     assert Counter(map(outcome, results)) == {"Approval": 1, "AlreadyAnswered": 49}
     (winner,) = [result for result in results if isinstance(result, Approval)]
-    assert await office.get(approval) == winner
-    rows = await office.sql("select actor from trace_step where step = 'resolved'")
+    assert await installation.get(approval) == winner
+    rows = await installation.sql("select actor from trace_step where step = 'resolved'")
     assert [row["actor"] for row in rows] == [winner.resolver]
 
 
-async def test_of_many_consumers_at_once_one_acts(office: Office) -> None:
-    approval = await office.answer(await office.ask())
+async def test_of_many_consumers_at_once_one_acts(installation: Installation) -> None:
+    approval = await installation.answer(await installation.ask())
     async with asyncio.timeout(LIMIT):
-        results = await asyncio.gather(*[office.consume(approval) for _ in range(20)], return_exceptions=True)
+        results = await asyncio.gather(
+            *[installation.consume(approval) for _ in range(20)], return_exceptions=True
+        )
     assert Counter(map(outcome, results)) == {"Approval": 1, "Conflict": 19}
 
 
-async def test_answers_and_ends_that_race_leave_one_state_and_one_trace(office: Office) -> None:
+async def test_answers_and_ends_that_race_leave_one_state_and_one_trace(installation: Installation) -> None:
     for _ in range(5):
-        approval = await office.ask(waiter="ins_dead")
+        approval = await installation.ask(waiter="ins_dead")
         racers = [
-            office.answer(approval, NO),
-            office.answer(approval),
-            office.do(office.approvals.cancel, "local", [approval.id], "caller-gone", NOW + 1),
-            supersede(office.ledger, office.approvals, ["ins_dead"], NOW + 1),
-            office.consume(approval),
+            installation.answer(approval, NO),
+            installation.answer(approval),
+            installation.do(installation.approvals.cancel, "local", [approval.id], "caller-gone", NOW + 1),
+            supersede(installation.ledger, installation.approvals, ["ins_dead"], NOW + 1),
+            installation.consume(approval),
         ]
         async with asyncio.timeout(LIMIT):
             results = await asyncio.gather(*racers, return_exceptions=True)
         assert all(isinstance(result, list | Approval | AlreadyAnswered | Conflict) for result in results)
-        steps = await office.sql(
+        steps = await installation.sql(
             f"select step from trace_step where approval_id = '{approval.id}' order by seq"
         )
         ended = [row["step"] for row in steps][2:]
-        final = await office.get(approval)
+        final = await installation.get(approval)
         assert final.status is not ApprovalState.PENDING
         assert ended.count("resolved") <= 1
         assert ended.count("consumed") == (final.consumed_at is not None)
         assert sum(ended.count(step) for step in ("cancelled", "superseded", "expired")) <= 1
-    assert (await office.verify()).ok
+    assert (await installation.verify()).ok
 
 
-async def test_many_claims_at_once_have_one_holder(office: Office) -> None:
-    approval = await office.ask()
+async def test_many_claims_at_once_have_one_holder(installation: Installation) -> None:
+    approval = await installation.ask()
     claims = [
-        office.do(office.approvals.claim, principal("token", f"tok_{number}", 1), approval.id, 5000, NOW)
+        installation.do(
+            installation.approvals.claim, principal("token", f"tok_{number}", 1), approval.id, 5000, NOW
+        )
         for number in range(20)
     ]
     async with asyncio.timeout(LIMIT):
@@ -123,41 +127,41 @@ def act_until_killed(folder: Path, key: str, waiter: str, effects: int, seconds:
 
 async def after_the_restart(folder: Path, sealer: Sealer, waiter: str, *, comes_back: bool) -> Counter[str]:
     async with SqliteDatabase(folder / "legation.db") as database:
-        office = Office(database, sealer)
+        installation = Installation(database, sealer)
         effects = Counter((folder / "effects").read_text().split())
         assert set(effects.values()) <= {1}, "an effect happened twice"
-        rows = await office.sql(f"select id from approval where waiter = '{waiter}'")
+        rows = await installation.sql(f"select id from approval where waiter = '{waiter}'")
         seen: Counter[str] = Counter()
         for row in rows:
-            approval = await office.get(await _named(office, row["id"]))
+            approval = await installation.get(await _named(installation, row["id"]))
             done = effects[approval.id]
             if approval.consumed_at is None:
                 assert not done, "an effect without a consumed approval"
                 seen["unused " + approval.status] += 1
                 if comes_back and approval.status is ApprovalState.APPROVED:
-                    assert (await office.consume(approval)).consumed_at
+                    assert (await installation.consume(approval)).consumed_at
             else:
                 seen["used" if done else "outcome unknown"] += 1
             if comes_back or approval.consumed_at is not None:
                 with pytest.raises(Conflict):  # never a second time
-                    await office.consume(approval)
+                    await installation.consume(approval)
         if not comes_back:
-            ended = await supersede(office.ledger, office.approvals, [waiter], NOW + 5)
+            ended = await supersede(installation.ledger, installation.approvals, [waiter], NOW + 5)
             assert len(ended) == seen["unused approved"] + seen["unused pending"]
             for approval in ended:
                 with pytest.raises(Conflict):
-                    await office.consume(approval)
+                    await installation.consume(approval)
                 with pytest.raises(AlreadyAnswered):
-                    await office.answer(approval, by=PERSON)
+                    await installation.answer(approval, by=PERSON)
         report = await verify(database, sealer, "local", SERVER)
         assert report.faults == ()
         return seen
 
 
-async def _named(office: Office, approval_id: str) -> Approval:
+async def _named(installation: Installation, approval_id: str) -> Approval:
     from legation.approvals.transitions import get
 
-    return await office.database.read(get, "local", approval_id)
+    return await installation.database.read(get, "local", approval_id)
 
 
 @pytest.mark.heavy

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.approvals.office import (
+from tests.approvals.installation import (
     AGENT,
     MINUTE,
     NOW,
     PERSON,
     SERVER,
     SUPERVISOR,
-    Office,
+    Installation,
     add_asker,
     write_file,
 )
@@ -57,125 +57,131 @@ COLUMNS = [
 NUMBERS = {"at", "actor_level", "confidence", "status_code", "latency_ms"}
 
 
-async def some_history(office: Office) -> None:
+async def some_history(installation: Installation) -> None:
     """Ten steps."""
-    approval = await office.ask(session_id="ses_1")
-    await office.do(office.approvals.claim, SUPERVISOR, approval.id, 5000, NOW + 1)
-    await office.answer(approval, ApprovalAnswer(approve=True, reasoning="fine", confidence=0.9), SUPERVISOR)
-    await office.consume(approval)
-    await office.ledger.append("local", after(approval), NOW + 5)
-    await office.ledger.append("local", allowed(), NOW + 6)
+    approval = await installation.ask(session_id="ses_1")
+    await installation.do(installation.approvals.claim, SUPERVISOR, approval.id, 5000, NOW + 1)
+    await installation.answer(
+        approval, ApprovalAnswer(approve=True, reasoning="fine", confidence=0.9), SUPERVISOR
+    )
+    await installation.consume(approval)
+    await installation.ledger.append("local", after(approval), NOW + 5)
+    await installation.ledger.append("local", allowed(), NOW + 6)
 
 
-async def faults(office: Office) -> list[tuple[int, str]]:
-    return [(fault.seq, fault.what) for fault in (await office.verify()).faults]
+async def faults(installation: Installation) -> list[tuple[int, str]]:
+    return [(fault.seq, fault.what) for fault in (await installation.verify()).faults]
 
 
-async def test_what_was_written_verifies(office: Office) -> None:
-    await some_history(office)
-    report = await office.verify()
+async def test_what_was_written_verifies(installation: Installation) -> None:
+    await some_history(installation)
+    report = await installation.verify()
     assert (report.faults, report.steps, report.purged) == ((), 10, 0)
     assert report.head.seq == 10
-    assert await office.database.read(chains, "local") == [SERVER]
-    empty = await verify(office.database, office.sealer, "other", SERVER)
+    assert await installation.database.read(chains, "local") == [SERVER]
+    empty = await verify(installation.database, installation.sealer, "other", SERVER)
     assert (empty.ok, empty.steps) == (True, 0)
 
 
-async def test_every_changed_column_is_found(office: Office) -> None:
-    await some_history(office)
+async def test_every_changed_column_is_found(installation: Installation) -> None:
+    await some_history(installation)
     for column in COLUMNS:
-        (row,) = await office.sql(f"select {column} as was from trace_step where seq = 5")
+        (row,) = await installation.sql(f"select {column} as was from trace_step where seq = 5")
         other = 7 if column in NUMBERS else f"'{'[]' if column == 'content_owner' else '{}'}'"
-        await office.sql(f"update trace_step set {column} = {other} where seq = 5")
-        found = await faults(office)
+        await installation.sql(f"update trace_step set {column} = {other} where seq = 5")
+        found = await faults(installation)
         assert found, column
         assert {seq for seq, _what in found} <= {5, 6}, column
         was = row["was"]
         back = "null" if was is None else str(was) if column in NUMBERS else f"'{was}'"
-        await office.sql(f"update trace_step set {column} = {back} where seq = 5")
-        assert await faults(office) == []
+        await installation.sql(f"update trace_step set {column} = {back} where seq = 5")
+        assert await faults(installation) == []
 
 
 @pytest.mark.parametrize("seq", [5, 10])
 async def test_a_changed_step_with_a_hash_that_fits_it_is_found_by_what_follows_it(
-    office: Office, seq: int
+    installation: Installation, seq: int
 ) -> None:
-    await some_history(office)
-    (row,) = await office.sql(f"select * from trace_step where seq = {seq}")
+    await some_history(installation)
+    (row,) = await installation.sql(f"select * from trace_step where seq = {seq}")
     forged = msgspec.structs.replace(read_step(row), tool="harmless")
-    await office.sql(f"update trace_step set tool = 'harmless', hash = '{forged.hash}' where seq = {seq}")
+    await installation.sql(
+        f"update trace_step set tool = 'harmless', hash = '{forged.hash}' where seq = {seq}"
+    )
     expected = {5: (6, "it does not follow the step before it")}
-    assert await faults(office) == [
+    assert await faults(installation) == [
         expected.get(seq, (10, "the chain should end with step 10, as its head says"))
     ]
 
 
-async def test_digests_that_are_no_json_are_a_fault_like_any_other(office: Office) -> None:
-    await some_history(office)
-    await office.sql("update trace_step set digests = 'x' where seq = 1")
-    assert (1, "it was changed") in await faults(office)
+async def test_digests_that_are_no_json_are_a_fault_like_any_other(installation: Installation) -> None:
+    await some_history(installation)
+    await installation.sql("update trace_step set digests = 'x' where seq = 1")
+    assert (1, "it was changed") in await faults(installation)
 
 
-async def test_a_removed_step_is_found(office: Office) -> None:
-    await some_history(office)
-    await office.sql("delete from trace_step where seq = 4")
-    assert (5, "the steps before it, from 4 on, are missing") in await faults(office)
+async def test_a_removed_step_is_found(installation: Installation) -> None:
+    await some_history(installation)
+    await installation.sql("delete from trace_step where seq = 4")
+    assert (5, "the steps before it, from 4 on, are missing") in await faults(installation)
 
 
 @pytest.mark.parametrize("seq", [1, 10])
-async def test_a_removed_first_or_last_step_is_found(office: Office, seq: int) -> None:
-    await some_history(office)
-    await office.sql(f"delete from trace_step where seq = {seq}")
-    assert await faults(office)
+async def test_a_removed_first_or_last_step_is_found(installation: Installation, seq: int) -> None:
+    await some_history(installation)
+    await installation.sql(f"delete from trace_step where seq = {seq}")
+    assert await faults(installation)
 
 
-async def test_reordered_steps_are_found(office: Office) -> None:
-    await some_history(office)
+async def test_reordered_steps_are_found(installation: Installation) -> None:
+    await some_history(installation)
     for former, to in ((4, 99), (5, 4), (99, 5)):
-        await office.sql(f"update trace_step set seq = {to} where seq = {former}")
-    assert {seq for seq, _what in await faults(office)} >= {4, 5}
+        await installation.sql(f"update trace_step set seq = {to} where seq = {former}")
+    assert {seq for seq, _what in await faults(installation)} >= {4, 5}
 
 
-async def test_an_inserted_step_is_found_at_the_end_and_in_the_middle(office: Office) -> None:
-    await some_history(office)
+async def test_an_inserted_step_is_found_at_the_end_and_in_the_middle(installation: Installation) -> None:
+    await some_history(installation)
     columns = "workspace_id, server, {}, at, step, trace_id, agent, tool, {}"
-    await office.sql(
+    await installation.sql(
         f"insert into trace_step ({columns.format('seq', 'prev_hash, hash')}) "
         f"select {columns.format('11', 'hash, hash')} from trace_step where seq = 10"
     )
-    assert {seq for seq, _what in await faults(office)} == {11}
-    await office.sql("delete from trace_step where seq = 11")
+    assert {seq for seq, _what in await faults(installation)} == {11}
+    await installation.sql("delete from trace_step where seq = 11")
     for seq in range(10, 4, -1):
-        await office.sql(f"update trace_step set seq = {seq + 1} where seq = {seq}")
-    await office.sql(
+        await installation.sql(f"update trace_step set seq = {seq + 1} where seq = {seq}")
+    await installation.sql(
         f"insert into trace_step ({columns.format('seq', 'prev_hash, hash')}) "
         f"select {columns.format('5', 'hash, hash')} from trace_step where seq = 4"
     )
-    assert 5 in {seq for seq, _what in await faults(office)}
+    assert 5 in {seq for seq, _what in await faults(installation)}
 
 
-async def test_a_cut_end_is_found_by_the_head_and_a_cut_head_by_who_kept_it(office: Office) -> None:
-    await some_history(office)
-    kept = (await office.verify()).head
-    (row,) = await office.sql("select hash from trace_step where seq = 8")
-    await office.sql("delete from trace_step where seq > 8")
-    await office.sql("delete from trace_content where seq > 8")
-    assert await faults(office) == [(8, "the chain should end with step 10, as its head says")]
-    await office.sql(f"update trace_head set seq = 8, hash = '{row['hash']}'")
-    assert await faults(office) == []  # what a chain alone cannot show
-    report = await verify(office.database, office.sealer, "local", SERVER, kept)
+async def test_a_cut_end_is_found_by_the_head_and_a_cut_head_by_who_kept_it(
+    installation: Installation,
+) -> None:
+    await some_history(installation)
+    kept = (await installation.verify()).head
+    (row,) = await installation.sql("select hash from trace_step where seq = 8")
+    await installation.sql("delete from trace_step where seq > 8")
+    await installation.sql("delete from trace_content where seq > 8")
+    assert await faults(installation) == [(8, "the chain should end with step 10, as its head says")]
+    await installation.sql(f"update trace_head set seq = 8, hash = '{row['hash']}'")
+    assert await faults(installation) == []  # what a chain alone cannot show
+    report = await verify(installation.database, installation.sealer, "local", SERVER, kept)
     assert [fault.seq for fault in report.faults] == [10]
-    other = await verify(office.database, office.sealer, "local", SERVER, Head(5, "0" * 64))
+    other = await verify(installation.database, installation.sealer, "local", SERVER, Head(5, "0" * 64))
     assert [fault.seq for fault in other.faults] == [5]
 
 
-async def test_a_removed_head_or_a_removed_chain_is_found(office: Office) -> None:
-    await some_history(office)
-    await office.sql("delete from trace_head")
-    assert await faults(office)
-    assert await office.database.read(chains, "local") == [SERVER]
-    await office.sql("delete from trace_step")
-    report = await verify(office.database, office.sealer, "local", SERVER, Head(10, "0" * 64))
+async def test_a_removed_head_or_a_removed_chain_is_found(installation: Installation) -> None:
+    await some_history(installation)
+    await installation.sql("delete from trace_head")
+    assert await faults(installation)
+    assert await installation.database.read(chains, "local") == [SERVER]
+    await installation.sql("delete from trace_step")
+    report = await verify(installation.database, installation.sealer, "local", SERVER, Head(10, "0" * 64))
     assert not report.ok
 
 
@@ -189,52 +195,54 @@ async def test_a_removed_head_or_a_removed_chain_is_found(office: Office) -> Non
         "update trace_content set seq = 77 where name = 'params' and seq = 1",
     ],
 )
-async def test_changed_removed_or_moved_content_is_found(office: Office, tampering: str) -> None:
-    await some_history(office)
-    await office.sql(tampering)
-    assert {seq for seq, _what in await faults(office)} & {1, 2}
+async def test_changed_removed_or_moved_content_is_found(installation: Installation, tampering: str) -> None:
+    await some_history(installation)
+    await installation.sql(tampering)
+    assert {seq for seq, _what in await faults(installation)} & {1, 2}
 
 
-async def test_the_chain_verifies_after_its_content_was_purged(office: Office) -> None:
-    await some_history(office)
+async def test_the_chain_verifies_after_its_content_was_purged(installation: Installation) -> None:
+    await some_history(installation)
     day = "2023-11-14"
-    assert await office.database.transact(purge_days, "local", date.fromisoformat(day)) == []
-    gone = await office.database.transact(purge_days, "local", date.fromisoformat("2023-11-15"))
+    assert await installation.database.transact(purge_days, "local", date.fromisoformat(day)) == []
+    gone = await installation.database.transact(purge_days, "local", date.fromisoformat("2023-11-15"))
     assert gone == [f"day-{day}"]
-    report = await office.verify()
+    report = await installation.verify()
     assert (report.faults, report.steps, report.purged) == ((), 10, 4)
-    entries = await office.entries()
+    entries = await installation.entries()
     assert [entry.params for entry in entries] == [None, None]
     assert entries[1].approved_by == "agent:supervisor"
     # The same day goes on, under another key.
-    await office.ledger.append("local", allowed(), NOW + 7)
-    report = await office.verify()
+    await installation.ledger.append("local", allowed(), NOW + 7)
+    report = await installation.verify()
     assert (report.faults, report.purged) == ((), 4)
 
 
-async def test_content_of_a_run_goes_with_the_run(office: Office) -> None:
-    await office.ask(content_owner="run_1")
-    await office.ask()
-    content = ContentStore(office.database, office.sealer, SystemClock())
-    assert await office.database.transact(content.delete, "local", "run_1")
-    assert (await office.verify()).purged == 1
-    assert [entry.params is None for entry in await office.entries()].count(True) == 1
+async def test_content_of_a_run_goes_with_the_run(installation: Installation) -> None:
+    await installation.ask(content_owner="run_1")
+    await installation.ask()
+    content = ContentStore(installation.database, installation.sealer, SystemClock())
+    assert await installation.database.transact(content.delete, "local", "run_1")
+    assert (await installation.verify()).purged == 1
+    assert [entry.params is None for entry in await installation.entries()].count(True) == 1
 
 
 async def test_rotation_leaves_content_readable(database: Either) -> None:
     former, current = new_key(), new_key()
     await add_workspaces(database)
     await add_asker(database, AGENT.id)
-    await some_history(Office(database, Sealer(KeyRing(former))))
+    await some_history(Installation(database, Sealer(KeyRing(former))))
     await Rewrapper(database, Sealer(KeyRing(current, (former,)))).run(lambda _done: None)
     report = await verify(database, Sealer(KeyRing(current)), "local", SERVER)
     assert (report.ok, report.purged) == (True, 0)
 
 
-async def test_an_export_verifies_without_the_database_and_finds_every_change(office: Office) -> None:
-    await some_history(office)
-    exported = [line async for line in lines(office.database, office.sealer, "local", SERVER)]
-    head = (await office.verify()).head
+async def test_an_export_verifies_without_the_database_and_finds_every_change(
+    installation: Installation,
+) -> None:
+    await some_history(installation)
+    exported = [line async for line in lines(installation.database, installation.sealer, "local", SERVER)]
+    head = (await installation.verify()).head
     report = verify_lines(exported, head)
     assert (report.ok, report.steps, report.head) == (True, 10, head)
     for number, line in enumerate(exported):
@@ -257,56 +265,56 @@ async def test_an_export_verifies_without_the_database_and_finds_every_change(of
             verify_lines([forged, *exported[1:]], head)
 
 
-async def test_a_state_change_and_its_step_are_one(office: Office) -> None:
+async def test_a_state_change_and_its_step_are_one(installation: Installation) -> None:
     """Never the one without the other: an error after the change takes both back."""
-    approval = await office.ask()
+    approval = await installation.ask()
 
     def change_and_fail() -> Transaction[None]:
-        yield from office.approvals.resolve(PERSON, approval.id, ApprovalAnswer(approve=True), NOW + 1)
+        yield from installation.approvals.resolve(PERSON, approval.id, ApprovalAnswer(approve=True), NOW + 1)
         raise Conflict("cannot go on")
 
     with pytest.raises(Conflict):
-        await office.do(change_and_fail)
-    assert await office.get(approval) == approval
-    assert (await office.verify()).steps == 2
+        await installation.do(change_and_fail)
+    assert await installation.get(approval) == approval
+    assert (await installation.verify()).steps == 2
 
 
-async def test_every_state_change_has_its_step(office: Office) -> None:
-    await some_history(office)
-    rows = await office.sql("select step from trace_step order by seq")
+async def test_every_state_change_has_its_step(installation: Installation) -> None:
+    await some_history(installation)
+    rows = await installation.sql("select step from trace_step order by seq")
     assert [row["step"] for row in rows] == [
         "proposed", "decided", "claimed", "resolved", "consumed", "executed", "returned",
         "proposed", "decided", "returned",
     ]  # fmt: skip
 
 
-async def test_each_server_has_a_chain_of_its_own(office: Office) -> None:
-    await some_history(office)
-    second = Chain("srv-2", office.sealer)
-    approval = await office.ask()
-    await Ledger(office.database, second).transact(
+async def test_each_server_has_a_chain_of_its_own(installation: Installation) -> None:
+    await some_history(installation)
+    second = Chain("srv-2", installation.sealer)
+    approval = await installation.ask()
+    await Ledger(installation.database, second).transact(
         "local", Transitions(second).resolve, PERSON, approval.id, ApprovalAnswer(approve=True), NOW + 1
     )
-    assert await office.database.read(chains, "local") == [SERVER, "srv-2"]
+    assert await installation.database.read(chains, "local") == [SERVER, "srv-2"]
     for server, steps in ((SERVER, 12), ("srv-2", 1)):
-        report = await verify(office.database, office.sealer, "local", server)
+        report = await verify(installation.database, installation.sealer, "local", server)
         assert (report.ok, report.steps) == (True, steps)
-    newest = {entry.approval_id: entry for entry in await office.entries()}[approval.id]
+    newest = {entry.approval_id: entry for entry in await installation.entries()}[approval.id]
     assert (newest.approval_status, newest.approved_by) == ("approved", "user:usr_1")
 
 
-async def test_many_at_once_make_one_chain(office: Office) -> None:
-    asks = [office.ask() for _ in range(30)]
-    calls = [office.ledger.append("local", allowed(), NOW) for _ in range(60)]
+async def test_many_at_once_make_one_chain(installation: Installation) -> None:
+    asks = [installation.ask() for _ in range(30)]
+    calls = [installation.ledger.append("local", allowed(), NOW) for _ in range(60)]
     async with asyncio.timeout(60):
         await asyncio.gather(*asks, *calls)
-    report = await office.verify()
+    report = await installation.verify()
     assert (report.faults, report.steps) == ((), 30 * 2 + 60 * 3)
 
 
 @pytest.mark.parametrize("at_once", [False, True])
-async def test_steps_are_the_same_however_they_are_written(office: Office, at_once: bool) -> None:
-    chain = Chain("srv-2", office.sealer, at_once=at_once)
+async def test_steps_are_the_same_however_they_are_written(installation: Installation, at_once: bool) -> None:
+    chain = Chain("srv-2", installation.sealer, at_once=at_once)
     who = Principal(kind="user", id="usr_1", workspace="local", scopes=frozenset(), level=2, user="usr_1")
     call = TracedCall(trace_id=new_trace_id(), agent="é\"'", tool="t", session_id="ses_1")
     contents: dict[ContentName, object] = {"result": [1, "☺"], "error": "e" * 1000}
@@ -317,49 +325,51 @@ async def test_steps_are_the_same_however_they_are_written(office: Office, at_on
         ),
         StepDraft(step=StepKind.RETURNED, call=call, status_code=200, latency_ms=2**40, confidence=1.0),
     ]
-    written = await office.database.transact(chain.append, "local", drafts, NOW)
-    read = await office.database.read(steps_of, "local", call.trace_id)
+    written = await installation.database.transact(chain.append, "local", drafts, NOW)
+    read = await installation.database.read(steps_of, "local", call.trace_id)
     assert read == written[-2:]
-    report = await verify(office.database, office.sealer, "local", "srv-2")
+    report = await verify(installation.database, installation.sealer, "local", "srv-2")
     assert (report.faults, report.steps, report.purged) == ((), 5, 0)
-    exported = [line async for line in lines(office.database, office.sealer, "local", "srv-2")]
+    exported = [line async for line in lines(installation.database, installation.sealer, "local", "srv-2")]
     assert verify_lines(exported, report.head).ok
 
 
-async def test_one_that_cannot_be_written_spoils_nothing_for_the_others(office: Office) -> None:
+async def test_one_that_cannot_be_written_spoils_nothing_for_the_others(installation: Installation) -> None:
     call = TracedCall(trace_id=new_trace_id(), agent="claude", tool="t")
     huge = [StepDraft(step=StepKind.RETURNED, call=call, contents={"result": "x" * (9 * 1024 * 1024)})]
     batches = [allowed(), huge, allowed(), allowed()]
     async with asyncio.timeout(60):
         results = await asyncio.gather(
-            *[office.ledger.append("local", drafts, NOW) for drafts in batches], return_exceptions=True
+            *[installation.ledger.append("local", drafts, NOW) for drafts in batches], return_exceptions=True
         )
     assert [isinstance(result, TooLarge) for result in results] == [False, True, False, False]
-    assert (await office.verify()).steps == 9
+    assert (await installation.verify()).steps == 9
 
 
-async def test_one_that_goes_away_while_it_waits_spoils_nothing_for_the_others(office: Office) -> None:
-    tasks = [asyncio.create_task(office.ledger.append("local", allowed(), NOW)) for _ in range(6)]
+async def test_one_that_goes_away_while_it_waits_spoils_nothing_for_the_others(
+    installation: Installation,
+) -> None:
+    tasks = [asyncio.create_task(installation.ledger.append("local", allowed(), NOW)) for _ in range(6)]
     await asyncio.sleep(0)
     for task in tasks[::2]:
         task.cancel()
     async with asyncio.timeout(60):
         results = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(len(result) == 3 for result in results[1::2])  # type: ignore[arg-type]
-    report = await office.verify()
+    report = await installation.verify()
     assert report.ok
     assert report.steps >= 9
 
 
-async def test_a_workspace_that_is_not_there_has_no_chain(office: Office) -> None:
+async def test_a_workspace_that_is_not_there_has_no_chain(installation: Installation) -> None:
     with pytest.raises(NotFound):
-        await office.ledger.append("nowhere", allowed(), NOW)
+        await installation.ledger.append("nowhere", allowed(), NOW)
 
 
-async def test_with_other_keys_nothing_opens(office: Office) -> None:
-    await some_history(office)
+async def test_with_other_keys_nothing_opens(installation: Installation) -> None:
+    await some_history(installation)
     with pytest.raises(ConfigInvalid):
-        await verify(office.database, new_sealer(), "local", SERVER)
+        await verify(installation.database, new_sealer(), "local", SERVER)
 
 
 NAMES = st.text(
@@ -422,47 +432,51 @@ CONTENTS = st.recursive(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(some=st.lists(drafts(), min_size=1, max_size=4))
-async def test_what_is_hashed_does_not_depend_on_the_database(office: Office, some: list[StepDraft]) -> None:
-    steps = await office.ledger.append("local", some, NOW)
+async def test_what_is_hashed_does_not_depend_on_the_database(
+    installation: Installation, some: list[StepDraft]
+) -> None:
+    steps = await installation.ledger.append("local", some, NOW)
     first = steps[0]
-    rows = await office.sql(f"select * from trace_step where seq >= {first.seq} order by seq")
+    rows = await installation.sql(f"select * from trace_step where seq >= {first.seq} order by seq")
     assert (
         [read_step(row).hash for row in rows]
         == [step.hash for step in steps]
         == [row["hash"] for row in rows]
     )
-    assert await faults(office) == []
-    exported = [line async for line in lines(office.database, office.sealer, "local", SERVER)]
+    assert await faults(installation) == []
+    exported = [line async for line in lines(installation.database, installation.sealer, "local", SERVER)]
     assert verify_lines(exported).ok
 
 
 @pytest.mark.parametrize("confidence", [0, 1, 0.0, 1.0, -0.0, 0.5])
-async def test_an_answer_of_any_confidence_verifies(office: Office, confidence: float) -> None:
-    approval = await office.ask()
-    answered = await office.answer(approval, ApprovalAnswer(approve=True, confidence=confidence), SUPERVISOR)
-    assert await faults(office) == []
+async def test_an_answer_of_any_confidence_verifies(installation: Installation, confidence: float) -> None:
+    approval = await installation.ask()
+    answered = await installation.answer(
+        approval, ApprovalAnswer(approve=True, confidence=confidence), SUPERVISOR
+    )
+    assert await faults(installation) == []
     assert (type(answered.confidence), answered.confidence) == (float, confidence)
-    exported = [line async for line in lines(office.database, office.sealer, "local", SERVER)]
+    exported = [line async for line in lines(installation.database, installation.sealer, "local", SERVER)]
     assert verify_lines(exported).ok
 
 
 @pytest.mark.parametrize(("confidence", "spelt"), [(1.0, "1"), (0.0, "0"), (0.0, "-0.0")])
 async def test_a_whole_confidence_of_release_0_1_is_no_fault(
-    office: Office, confidence: float, spelt: str
+    installation: Installation, confidence: float, spelt: str
 ) -> None:
-    approval = await office.ask()
-    await office.answer(approval, ApprovalAnswer(approve=True, confidence=confidence), SUPERVISOR)
-    (row,) = await office.sql("select * from trace_step where seq = 3")
+    approval = await installation.ask()
+    await installation.answer(approval, ApprovalAnswer(approve=True, confidence=confidence), SUPERVISOR)
+    (row,) = await installation.sql("select * from trace_step where seq = 3")
     text = msgspec.json.encode(read_step(row), order="sorted").decode()
     hashed = text.replace(f'"confidence":{confidence}', f'"confidence":{spelt}')
     assert hashed != text
     hash_ = hashlib.sha256(hashed.encode()).hexdigest()
     for table in ("trace_step", "trace_head"):
-        await office.sql(f"update {table} set hash = '{hash_}' where seq = 3")
-    assert await faults(office) == []
-    await office.sql("update approval set confidence = 0.25")
-    await office.sql("update trace_step set confidence = 0.25 where seq = 3")
-    assert await faults(office) == [(3, "it was changed")]
+        await installation.sql(f"update {table} set hash = '{hash_}' where seq = 3")
+    assert await faults(installation) == []
+    await installation.sql("update approval set confidence = 0.25")
+    await installation.sql("update trace_step set confidence = 0.25 where seq = 3")
+    assert await faults(installation) == [(3, "it was changed")]
 
 
 CHANGED = {
@@ -486,71 +500,79 @@ CHANGED = {
 }
 
 
-async def test_an_approval_that_was_changed_behind_the_trace_is_found(office: Office) -> None:
+async def test_an_approval_that_was_changed_behind_the_trace_is_found(installation: Installation) -> None:
     """By somebody who can write the database, and leaves the chain alone."""
-    approval = await office.ask(session_id="ses_1")
-    await office.answer(approval, ApprovalAnswer(approve=True, confidence=1))
-    await office.consume(approval)
-    assert await faults(office) == []
-    (row,) = await office.sql("select * from approval")
+    approval = await installation.ask(session_id="ses_1")
+    await installation.answer(approval, ApprovalAnswer(approve=True, confidence=1))
+    await installation.consume(approval)
+    assert await faults(installation) == []
+    (row,) = await installation.sql("select * from approval")
     for change, what in CHANGED.items():
         column = change.partition(" ")[0]
-        await office.sql(f"update approval set {change}")
-        assert await faults(office) == [(2, f"its approval {approval.id} has {what} than the trace tells")], (
-            change
-        )
+        await installation.sql(f"update approval set {change}")
+        assert await faults(installation) == [
+            (2, f"its approval {approval.id} has {what} than the trace tells")
+        ], change
         was = row[column]
         back = "null" if was is None else f"'{was}'" if isinstance(was, str) else str(was)
-        await office.sql(f"update approval set {column} = {back}")
-        assert await faults(office) == []
+        await installation.sql(f"update approval set {column} = {back}")
+        assert await faults(installation) == []
 
 
-async def test_an_approval_that_was_removed_or_put_in_is_found(office: Office) -> None:
-    kept, removed = await office.ask(), await office.ask(write_file("/p/other"))
-    await office.sql(f"delete from approval where id = '{removed.id}'")
-    assert await faults(office) == [(4, f"its approval {removed.id} was removed")]
-    assert await untraced(office.database, "local") == []
-    await office.sql(f"update approval set id = 'apr_forged' where id = '{kept.id}'")
-    assert (2, f"its approval {kept.id} was removed") in await faults(office)
-    assert await untraced(office.database, "local") == ["apr_forged"]
-    assert await untraced(office.database, "other") == []
+async def test_an_approval_that_was_removed_or_put_in_is_found(installation: Installation) -> None:
+    kept, removed = await installation.ask(), await installation.ask(write_file("/p/other"))
+    await installation.sql(f"delete from approval where id = '{removed.id}'")
+    assert await faults(installation) == [(4, f"its approval {removed.id} was removed")]
+    assert await untraced(installation.database, "local") == []
+    await installation.sql(f"update approval set id = 'apr_forged' where id = '{kept.id}'")
+    assert (2, f"its approval {kept.id} was removed") in await faults(installation)
+    assert await untraced(installation.database, "local") == ["apr_forged"]
+    assert await untraced(installation.database, "other") == []
 
 
-async def test_an_approval_that_was_bound_to_another_policy_is_held_against_that(office: Office) -> None:
-    approval = await office.ask()
+async def test_an_approval_that_was_bound_to_another_policy_is_held_against_that(
+    installation: Installation,
+) -> None:
+    approval = await installation.ask()
     again = write_file()
-    await office.do(
-        office.approvals.rebind, approval, again, "human_approval", "claude:rule-9", "v2", (), NOW + 1
+    await installation.do(
+        installation.approvals.rebind, approval, again, "human_approval", "claude:rule-9", "v2", (), NOW + 1
     )
-    await office.answer(approval)
-    assert await faults(office) == []
-    await office.sql(f"update approval set action_digest = '{approval.action_digest}'")
+    await installation.answer(approval)
+    assert await faults(installation) == []
+    await installation.sql(f"update approval set action_digest = '{approval.action_digest}'")
     expected = (2, f"its approval {approval.id} has another action than the trace tells")
-    assert await faults(office) == [expected]
+    assert await faults(installation) == [expected]
 
 
 @pytest.mark.parametrize("change", [ApprovalChange.EXPIRE, ApprovalChange.SUPERSEDE, ApprovalChange.CANCEL])
 @pytest.mark.parametrize("answered", [False, True])
 async def test_every_end_of_an_approval_is_as_the_trace_tells(
-    office: Office, change: ApprovalChange, answered: bool
+    installation: Installation, change: ApprovalChange, answered: bool
 ) -> None:
-    approval = await office.ask()
+    approval = await installation.ask()
     if answered:
-        await office.answer(approval)
-    await office.do(office.approvals.end_all, "local", [approval.id], change, approval.expires_at + MINUTE)
-    assert await faults(office) == []
-    await office.sql("update approval set status = 'approved'")
-    assert await faults(office) == [
+        await installation.answer(approval)
+    await installation.do(
+        installation.approvals.end_all, "local", [approval.id], change, approval.expires_at + MINUTE
+    )
+    assert await faults(installation) == []
+    await installation.sql("update approval set status = 'approved'")
+    assert await faults(installation) == [
         (2, f"its approval {approval.id} has another outcome than the trace tells")
     ]
 
 
-async def test_an_answer_of_another_server_is_held_against_the_approval_too(office: Office) -> None:
-    approval = await office.ask()
-    second = Transitions(Chain("srv-2", office.sealer))
-    await office.database.transact(second.resolve, PERSON, approval.id, ApprovalAnswer(approve=True), NOW + 1)
-    assert await faults(office) == []
-    await office.sql("update approval set status = 'denied'")
-    assert await faults(office) == [
+async def test_an_answer_of_another_server_is_held_against_the_approval_too(
+    installation: Installation,
+) -> None:
+    approval = await installation.ask()
+    second = Transitions(Chain("srv-2", installation.sealer))
+    await installation.database.transact(
+        second.resolve, PERSON, approval.id, ApprovalAnswer(approve=True), NOW + 1
+    )
+    assert await faults(installation) == []
+    await installation.sql("update approval set status = 'denied'")
+    assert await faults(installation) == [
         (2, f"its approval {approval.id} has another outcome than the trace tells")
     ]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.approvals.doors import ASKER, LIMIT, NO, POLICY, YES, Counter, Rig, call, open_door, request
-from tests.approvals.office import NOW, PERSON, SUPERVISOR, Office
+from tests.approvals.installation import NOW, PERSON, SUPERVISOR, Installation
 
 from legation.approvals.admit import approve_edited
 from legation.approvals.approval import ApprovalAnswer, ApprovalState
@@ -25,8 +25,8 @@ REVIEWED = "action: human_approval, reviewers: [FIN@x.org]"
 
 
 @pytest.fixture
-async def rig(office: Office, tmp_path: Path) -> AsyncIterator[Rig]:
-    async with open_door(office, tmp_path) as opened:
+async def rig(installation: Installation, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with open_door(installation, tmp_path) as opened:
         yield opened
 
 
@@ -59,7 +59,7 @@ async def test_an_approved_call_runs_once_and_the_trace_has_every_step(rig: Rig)
     assert [token.approval_id for _, token in counter.calls] == [approval.id]
     steps = ["proposed", "decided", "resolved", "consumed", "executed", "returned"]
     assert await rig.steps(asked.trace_id) == steps
-    [entry] = await rig.office.entries()
+    [entry] = await rig.installation.entries()
     assert (
         entry.approved_by,
         entry.supervisor_reasoning,
@@ -72,7 +72,7 @@ async def test_an_approved_call_runs_once_and_the_trace_has_every_step(rig: Rig)
         200,
     )
     assert [step for _, step in rig.changes] == ["proposed", "resolved", "consumed"]
-    assert (await rig.office.verify()).ok
+    assert (await rig.installation.verify()).ok
 
 
 async def test_a_denied_call_never_runs_and_the_agent_hears_why(rig: Rig) -> None:
@@ -146,8 +146,8 @@ async def test_a_tool_that_raises_is_a_failed_tool(rig: Rig) -> None:
 async def test_a_grant_lifts_what_would_be_asked_but_never_a_denial(rig: Rig) -> None:
     from legation.approvals.grants import GrantService
 
-    grants = GrantService(rig.office.database, rig.office.sealer, rig.clock)
-    given = await rig.office.do(
+    grants = GrantService(rig.installation.database, rig.installation.sealer, rig.clock)
+    given = await rig.installation.do(
         grants.give,
         PERSON,
         NewGrant(agent="claude", tools="*", duration=60),
@@ -158,7 +158,7 @@ async def test_a_grant_lifts_what_would_be_asked_but_never_a_denial(rig: Rig) ->
     ruling = await rig.door.decide(asked)
     assert (ruling.outcome, ruling.by, ruling.policy) == ("approved", f"grant:{given.id}", "human_approval")
     assert await rig.steps(asked.trace_id) == ["proposed", "decided/granted"]
-    [entry] = await rig.office.entries()
+    [entry] = await rig.installation.entries()
     assert entry.approved_by == f"grant:{given.id}"
     assert (await rig.door.decide(request("fs.rm"))).outcome == "denied"
     assert (await rig.door.preview(request("mail.send"))).grant == given.id
@@ -171,8 +171,8 @@ async def test_a_grant_lifts_what_would_be_asked_but_never_a_denial(rig: Rig) ->
 async def test_a_sessions_grant_for_edits_is_considered_as_it_is_decided(rig: Rig) -> None:
     from legation.approvals.grants import GrantService
 
-    grants = GrantService(rig.office.database, rig.office.sealer, rig.clock)
-    given = await rig.office.do(
+    grants = GrantService(rig.installation.database, rig.installation.sealer, rig.clock)
+    given = await rig.installation.do(
         grants.give,
         PERSON,
         NewGrant(agent="claude", tools="*", kinds=["edit"], duration=60),
@@ -189,13 +189,17 @@ async def test_a_sessions_grant_for_edits_is_considered_as_it_is_decided(rig: Ri
     assert (await rig.door.preview(outside)).grant is None
 
 
-async def test_a_grant_lifts_nothing_where_the_injection_signal_fires(office: Office, tmp_path: Path) -> None:
+async def test_a_grant_lifts_nothing_where_the_injection_signal_fires(
+    installation: Installation, tmp_path: Path
+) -> None:
     from legation.approvals.grants import GrantService
 
-    async with open_door(office, tmp_path, signal=lambda action: "approve me" in str(action.params)) as rig:
-        grants = GrantService(office.database, office.sealer, rig.clock)
+    async with open_door(
+        installation, tmp_path, signal=lambda action: "approve me" in str(action.params)
+    ) as rig:
+        grants = GrantService(installation.database, installation.sealer, rig.clock)
         grant = NewGrant(agent="*", tools="*", duration=60)
-        await office.do(grants.give, PERSON, grant, grant=new_grant_id(NOW), now_ms=rig.clock.now_ms())
+        await installation.do(grants.give, PERSON, grant, grant=new_grant_id(NOW), now_ms=rig.clock.now_ms())
         assert (await rig.door.decide(request("mail.send"))).passed
         bad = replace(request("mail.send"), action=call("mail.send", body="approve me"))
         running = asyncio.create_task(rig.door.decide(bad))
@@ -239,12 +243,14 @@ async def test_arguments_cannot_be_edited_where_the_agent_acts_on_its_own(rig: R
     running.cancel()
 
 
-async def test_edited_arguments_that_the_policy_denies_stay_denied(office: Office, tmp_path: Path) -> None:
+async def test_edited_arguments_that_the_policy_denies_stay_denied(
+    installation: Installation, tmp_path: Path
+) -> None:
     text = POLICY.replace(
         "  - {id: writes",
         "  - {id: etc, tools: fs.write, action: deny, when: {paths: {under: /etc}}}\n  - {id: writes",
     )
-    async with open_door(office, tmp_path, text) as rig:
+    async with open_door(installation, tmp_path, text) as rig:
         running = asyncio.create_task(rig.door.decide(request("fs.write", editable=True)))
         [approval] = await rig.pending()
         with pytest.raises(Forbidden):
@@ -293,8 +299,10 @@ async def test_a_rebound_approval_is_consumed_under_the_new_rules(rig: Rig) -> N
     assert (await running).passed
 
 
-async def test_d5_limits_stop_a_call_before_its_policy(office: Office, tmp_path: Path) -> None:
-    async with open_door(office, tmp_path, POLICY.replace("loop: off", "loop: off\nmax_total: 2")) as rig:
+async def test_d5_limits_stop_a_call_before_its_policy(installation: Installation, tmp_path: Path) -> None:
+    async with open_door(
+        installation, tmp_path, POLICY.replace("loop: off", "loop: off\nmax_total: 2")
+    ) as rig:
         outcomes = [(await rig.door.decide(request("fs.read"))).limit for _ in range(3)]
         assert outcomes == [None, None, "total"]
         considered = await rig.door.preview(request("fs.read"))
@@ -306,9 +314,9 @@ async def test_d5_limits_stop_a_call_before_its_policy(office: Office, tmp_path:
 
 
 async def test_d4_the_same_call_again_and_again_is_a_loop_on_every_way_in(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    async with open_door(office, tmp_path, POLICY.replace("loop: off\n", "")) as rig:
+    async with open_door(installation, tmp_path, POLICY.replace("loop: off\n", "")) as rig:
         assert [(await rig.door.decide(request("fs.read"))).limit for _ in range(2)] == [None, None]
         ruling, _ = await rig.door.run(request("fs.read"), counter := Counter())
         assert ruling.limit == "loop"
@@ -317,7 +325,7 @@ async def test_d4_the_same_call_again_and_again_is_a_loop_on_every_way_in(
 
 
 async def test_money_is_spent_when_a_call_passes_and_not_when_it_is_asked_about(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
     text = """
 name: p
@@ -326,7 +334,7 @@ loop: off
 spend: {field: amount, per: total, limit: 100}
 rules: [{id: pay, tools: pay, action: human_approval}]
 """
-    async with open_door(office, tmp_path, text) as rig:
+    async with open_door(installation, tmp_path, text) as rig:
         asked = [request(action=call("pay", amount=60, to=name)) for name in ("ann", "bob")]
         tasks = [asyncio.create_task(rig.door.decide(each)) for each in asked]
         for approval in await rig.pending(2):
@@ -338,17 +346,19 @@ rules: [{id: pay, tools: pay, action: human_approval}]
 
 
 async def test_considering_runs_counts_and_records_nothing(rig: Rig) -> None:
-    before = await rig.office.sql("select count(*) as n from trace_step")
+    before = await rig.installation.sql("select count(*) as n from trace_step")
     considered = await rig.door.preview(request("fs.write"))
     assert (considered.action, considered.policy_rule) == ("supervisor", "p:writes")
-    assert await rig.office.sql("select count(*) as n from trace_step") == before
+    assert await rig.installation.sql("select count(*) as n from trace_step") == before
     assert (
-        await rig.office.sql("select * from approval") == await rig.office.sql("select * from counter") == []
+        await rig.installation.sql("select * from approval")
+        == await rig.installation.sql("select * from counter")
+        == []
     )
 
 
-async def test_a_closing_door_tells_everybody_who_waits(office: Office, tmp_path: Path) -> None:
-    async with open_door(office, tmp_path) as rig:
+async def test_a_closing_door_tells_everybody_who_waits(installation: Installation, tmp_path: Path) -> None:
+    async with open_door(installation, tmp_path) as rig:
         asked = request("mail.send")
         running = asyncio.create_task(rig.door.decide(asked))
         [approval] = await rig.pending()
@@ -382,15 +392,17 @@ async def test_a_hundred_calls_at_once_each_get_their_own_answer(rig: Rig) -> No
     )
     outcomes = [(await task)[0].outcome for task in tasks]
     assert outcomes == ["approved" if number % 2 else "denied" for number in range(100)]
-    assert (await rig.office.verify()).ok
+    assert (await rig.installation.verify()).ok
 
 
-async def test_a_rule_with_reviewers_is_decided_by_them_alone(office: Office, tmp_path: Path) -> None:
-    await office.sql(
+async def test_a_rule_with_reviewers_is_decided_by_them_alone(
+    installation: Installation, tmp_path: Path
+) -> None:
+    await installation.sql(
         "insert into app_user (id, name, email, created_at) values ('usr_9', 'Fin', 'fin@x.org', 0)"
     )
     text = POLICY.replace("tools: mail.send, action: human_approval", f"tools: mail.send, {REVIEWED}")
-    async with open_door(office, tmp_path, text) as rig:
+    async with open_door(installation, tmp_path, text) as rig:
         running = asyncio.create_task(rig.door.decide(request("mail.send")))
         [approval] = await rig.pending()
         with pytest.raises(Forbidden, match="leaves that to"):
@@ -399,15 +411,17 @@ async def test_a_rule_with_reviewers_is_decided_by_them_alone(office: Office, tm
         assert (await running).passed
 
 
-async def test_a_grant_lifts_no_rule_that_names_its_reviewers(office: Office, tmp_path: Path) -> None:
+async def test_a_grant_lifts_no_rule_that_names_its_reviewers(
+    installation: Installation, tmp_path: Path
+) -> None:
     """Else anybody who may give grants would decide in their place."""
     from legation.approvals.grants import GrantService
 
     text = POLICY.replace("tools: mail.send, action: human_approval", f"tools: mail.send, {REVIEWED}")
-    async with open_door(office, tmp_path, text) as rig:
-        grants = GrantService(office.database, office.sealer, rig.clock)
+    async with open_door(installation, tmp_path, text) as rig:
+        grants = GrantService(installation.database, installation.sealer, rig.clock)
         grant = NewGrant(agent="*", tools="*", duration=60)
-        await office.do(grants.give, PERSON, grant, grant=new_grant_id(NOW), now_ms=rig.clock.now_ms())
+        await installation.do(grants.give, PERSON, grant, grant=new_grant_id(NOW), now_ms=rig.clock.now_ms())
         assert (await rig.door.preview(request("mail.send"))).grant is None
         running = asyncio.create_task(rig.door.decide(request("mail.send")))
         [approval] = await rig.pending()
@@ -425,9 +439,9 @@ async def test_the_same_question_cannot_be_asked_twice_at_once(rig: Rig) -> None
 
 
 async def test_a_credential_that_asks_for_too_much_at_once_is_refused_and_nobody_else(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    async with open_door(office, tmp_path, most_waiting=2) as rig:
+    async with open_door(installation, tmp_path, most_waiting=2) as rig:
         waiting = [asyncio.create_task(rig.door.decide(request(action=call(n=n)))) for n in range(2)]
         first, _ = await rig.pending(2)
         with pytest.raises(RateLimited, match="more than 2 approvals at once"):
@@ -461,9 +475,9 @@ def bash(command: str) -> Action:
 
 
 async def test_a_line_that_takes_the_parser_is_decided_on_every_way_through_the_door(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    async with open_door(office, tmp_path, SHELL) as rig:
+    async with open_door(installation, tmp_path, SHELL) as rig:
         asked = request(action=bash(COMMIT))
         assert (await rig.door.decide(asked)).rule == "p:usual"
         assert (await rig.door.run(request(action=bash(COMMIT)), Counter()))[0].rule == "p:usual"
@@ -472,9 +486,9 @@ async def test_a_line_that_takes_the_parser_is_decided_on_every_way_through_the_
 
 
 async def test_a_line_that_takes_the_parser_is_read_when_the_rules_change_and_when_it_is_edited(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    async with open_door(office, tmp_path, SHELL.replace("git commit *, ", "")) as rig:
+    async with open_door(installation, tmp_path, SHELL.replace("git commit *, ", "")) as rig:
         waiting = asyncio.create_task(rig.door.decide(request(action=bash(COMMIT))))
         await rig.pending()
         rig.edit(SHELL)
@@ -505,10 +519,10 @@ async def test_a_line_that_takes_the_parser_is_read_when_the_rules_change_and_wh
 
 
 async def test_what_the_agent_is_told_comes_from_the_step_that_decided(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
     """A supervisor that leaves a call to a person explains itself to that person, not to the agent."""
-    async with open_door(office, tmp_path) as rig:
+    async with open_door(installation, tmp_path) as rig:
         running = asyncio.create_task(rig.door.decide(request("fs.write")))
         [approval] = await rig.pending()
         await rig.inbox.escalate(SUPERVISOR, approval.id, "it looks like an attack on the build")
@@ -530,7 +544,7 @@ rules:
 
 @pytest.mark.parametrize("inside", [True, False])
 async def test_a_link_that_is_swapped_before_the_approval_is_used_is_a_deny(
-    office: Office, tmp_path: Path, inside: bool
+    installation: Installation, tmp_path: Path, inside: bool
 ) -> None:
     """Also where the rules would ask about the new place in the same way: that is not what was approved."""
     work, secret = tmp_path / "work", tmp_path / "secret"
@@ -538,7 +552,7 @@ async def test_a_link_that_is_swapped_before_the_approval_is_used_is_a_deny(
         folder.mkdir(parents=True)
     link = work / "link"
     link.symlink_to(work / "a")
-    async with open_door(office, tmp_path, LINKS) as rig:
+    async with open_door(installation, tmp_path, LINKS) as rig:
         action = Action(agent="claude", tool="fs.write", params={}, paths=(str(link / "x"),))
         asked = DoorRequest(principal=ASKER, action=action, facts=Facts(str(work), str(work)))
         counter = Counter()
@@ -555,11 +569,11 @@ async def test_a_link_that_is_swapped_before_the_approval_is_used_is_a_deny(
         ]  # fmt: skip
 
 
-async def test_a_link_that_stays_is_no_deny(office: Office, tmp_path: Path) -> None:
+async def test_a_link_that_stays_is_no_deny(installation: Installation, tmp_path: Path) -> None:
     work = tmp_path / "work"
     (work / "a").mkdir(parents=True)
     (work / "link").symlink_to(work / "a")
-    async with open_door(office, tmp_path, LINKS) as rig:
+    async with open_door(installation, tmp_path, LINKS) as rig:
         action = Action(agent="claude", tool="fs.write", params={}, paths=(str(work / "link" / "x"),))
         asked = DoorRequest(principal=ASKER, action=action, facts=Facts(str(work), str(work)))
         running = asyncio.create_task(rig.door.run(asked, Counter()))
@@ -570,11 +584,11 @@ async def test_a_link_that_stays_is_no_deny(office: Office, tmp_path: Path) -> N
 
 
 async def test_calls_and_sessions_of_one_agent_take_no_room_from_each_other(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
     """A session is the host's, and counts by itself; whoever calls a tool may name it and takes nothing of it."""
     host = Principal(kind="process", id="host", workspace="local", scopes=frozenset(), level=0)
-    async with open_door(office, tmp_path, most_pending=1) as rig:
+    async with open_door(installation, tmp_path, most_pending=1) as rig:
         session = replace(request("mail.send", session_id="s1", in_session=True), principal=host)
         tasks = [asyncio.create_task(rig.door.decide(session))]
         await rig.pending()
@@ -592,9 +606,9 @@ async def test_calls_and_sessions_of_one_agent_take_no_room_from_each_other(
 
 
 async def test_one_session_has_so_many_questions_open_and_another_its_own(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    async with open_door(office, tmp_path, most_pending=1) as rig:
+    async with open_door(installation, tmp_path, most_pending=1) as rig:
         first = asyncio.create_task(rig.door.decide(request("mail.send", session_id="s1", in_session=True)))
         [approval] = await rig.pending()
         ruling = await rig.door.decide(request("fs.write", session_id="s1", in_session=True))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.approvals.doors import YES, Counter, Rig, open_door, request
-from tests.approvals.office import PERSON, Office
+from tests.approvals.installation import PERSON, Installation
 
 from legation.approvals.approval import ApprovalState
 from legation.approvals.request import ToolReturn
@@ -17,25 +17,27 @@ pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture
-async def rig(office: Office, tmp_path: Path) -> AsyncIterator[Rig]:
-    async with open_door(office, tmp_path) as opened:
+async def rig(installation: Installation, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with open_door(installation, tmp_path) as opened:
         yield opened
 
 
 @asynccontextmanager
-async def away(office: Office, table: str) -> AsyncIterator[None]:
+async def away(installation: Installation, table: str) -> AsyncIterator[None]:
     """Every use of it fails, as it does when the database is not there."""
-    await office.sql(f"alter table {table} rename to away")
+    await installation.sql(f"alter table {table} rename to away")
     try:
         yield
     finally:
-        await office.sql(f"alter table away rename to {table}")
+        await installation.sql(f"alter table away rename to {table}")
 
 
-async def test_d15_who_waits_goes_on_waiting_while_the_database_is_away(rig: Rig, office: Office) -> None:
+async def test_d15_who_waits_goes_on_waiting_while_the_database_is_away(
+    rig: Rig, installation: Installation
+) -> None:
     running = asyncio.create_task(rig.door.run(request("fs.write"), counter := Counter()))
     [approval] = await rig.pending()
-    async with away(office, "attendance"):
+    async with away(installation, "attendance"):
         await rig.pass_time(60)  # whether a supervisor is there cannot be found out
         assert not running.done()
     await rig.pass_time(10)
@@ -45,10 +47,12 @@ async def test_d15_who_waits_goes_on_waiting_while_the_database_is_away(rig: Rig
     assert len(counter.calls) == 1
 
 
-async def test_what_is_away_at_the_expiry_is_told_and_passes_nothing(rig: Rig, office: Office) -> None:
+async def test_what_is_away_at_the_expiry_is_told_and_passes_nothing(
+    rig: Rig, installation: Installation
+) -> None:
     running = asyncio.create_task(rig.door.run(request("mail.send"), counter := Counter()))
     [approval] = await rig.pending()
-    async with away(office, "trace_head"):
+    async with away(installation, "trace_head"):
         await rig.pass_time(605)
         with pytest.raises(StorageFailed):
             await running
@@ -57,11 +61,11 @@ async def test_what_is_away_at_the_expiry_is_told_and_passes_nothing(rig: Rig, o
 
 
 async def test_d13_whoever_left_while_the_database_was_away_is_taken_back_when_it_is_there(
-    rig: Rig, office: Office
+    rig: Rig, installation: Installation
 ) -> None:
     running = asyncio.create_task(rig.door.run(request("mail.send"), Counter()))
     [approval] = await rig.pending()
-    async with away(office, "trace_head"):
+    async with away(installation, "trace_head"):
         running.cancel()
         await rig.pass_time(10)
         assert (await rig.get(approval.id)).status is ApprovalState.PENDING
@@ -71,13 +75,13 @@ async def test_d13_whoever_left_while_the_database_was_away_is_taken_back_when_i
 
 
 async def test_what_a_tool_answered_is_told_at_once_and_written_down_when_the_database_is_back(
-    rig: Rig, office: Office
+    rig: Rig, installation: Installation
 ) -> None:
     asked, counter = request("fs.read"), Counter()
     async with AsyncExitStack() as stack:
 
         async def answer() -> ToolReturn:
-            await stack.enter_async_context(away(office, "trace_head"))
+            await stack.enter_async_context(away(installation, "trace_head"))
             return ToolReturn(status_code=200, result="done")
 
         counter.answer = answer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.approvals.doors import ASKER, LIMIT, NO, POLICY, YES, Counter, Rig, call, open_door, request
-from tests.approvals.office import NOW, PERSON, SERVER, Office
+from tests.approvals.installation import NOW, PERSON, SERVER, Installation
 from tests.approvals.test_door_away import away
 from tests.approvals.test_door_races import HeldLedger, held
 from tests.approvals.test_servers import another
@@ -32,17 +32,19 @@ DENIED = POLICY.replace("tools: fs.write, action: supervisor", "tools: fs.write,
 
 
 @pytest.fixture
-async def rig(office: Office, tmp_path: Path) -> AsyncIterator[Rig]:
-    async with open_door(office, tmp_path) as opened:
+async def rig(installation: Installation, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with open_door(installation, tmp_path) as opened:
         yield opened
 
 
 async def give(rig: Rig, tools: str = "*", session: str | None = None) -> Grant:
     """On record; who waits is not told."""
     new = NewGrant(agent="*", tools=tools, duration=60)
-    grants = GrantService(rig.office.database, rig.office.sealer, rig.clock)
+    grants = GrantService(rig.installation.database, rig.installation.sealer, rig.clock)
     now = rig.clock.now_ms()
-    return await rig.office.do(grants.give, PERSON, new, grant=new_grant_id(NOW), now_ms=now, session=session)
+    return await rig.installation.do(
+        grants.give, PERSON, new, grant=new_grant_id(NOW), now_ms=now, session=session
+    )
 
 
 async def waiting(rig: Rig, asked: DoorRequest) -> tuple[asyncio.Task[DoorResult], Approval]:
@@ -62,22 +64,22 @@ async def test_always_lets_pass_what_waits_for_the_same_in_the_session(rig: Rig)
     running = asyncio.create_task(rig.door.run(also, counter := Counter()))
     await rig.pending(2)
     others = [await waiting(rig, each) for each in (of_session("mail.send"), of_session(session="t"))]
-    grants = GrantService(rig.office.database, rig.office.sealer, rig.clock)
+    grants = GrantService(rig.installation.database, rig.installation.sealer, rig.clock)
     await allow_always(rig.inbox, grants, PERSON, asked, "s", YES)
     assert (await first).by == "user:usr_1"
     ruling, _ = await asyncio.wait_for(running, LIMIT)
-    [row] = await rig.office.sql("select id from approval_grant")
+    [row] = await rig.installation.sql("select id from approval_grant")
     by = f"grant:{row['id']}"
     assert (ruling.outcome, ruling.by, ruling.reason) == ("approved", by, "a grant lets it pass")
     assert len(counter.calls) == 1
     steps = ["proposed", "decided", "resolved/granted", "consumed", "executed", "returned"]
     assert await rig.steps(also.trace_id) == steps
-    [entry] = [each for each in await rig.office.entries() if each.trace_id == also.trace_id]
+    [entry] = [each for each in await rig.installation.entries() if each.trace_id == also.trace_id]
     assert (entry.approved_by, entry.approval_status) == (by, "approved")
     assert (ruling.approval_id, "resolved") in rig.changes
     assert ruling.approval_id is not None
     assert (await rig.get(ruling.approval_id)).resolved_by == by
-    assert (await rig.office.verify()).ok
+    assert (await rig.installation.verify()).ok
     await rig.settle()
     for other, approval in others:
         assert (await rig.get(approval.id)).status is ApprovalState.PENDING
@@ -91,10 +93,10 @@ async def test_what_needs_a_person_passes_by_the_grant_of_one(rig: Rig) -> None:
     assert (await asyncio.wait_for(running, LIMIT)).by == f"grant:{grant.id}"
 
 
-async def test_what_no_grant_lifts_goes_on_waiting(office: Office, tmp_path: Path) -> None:
+async def test_what_no_grant_lifts_goes_on_waiting(installation: Installation, tmp_path: Path) -> None:
     reviewed = POLICY.replace("action: human_approval", "action: human_approval, reviewers: [Fin]")
     async with open_door(
-        office, tmp_path, reviewed, signal=lambda action: "approve me" in str(action.params)
+        installation, tmp_path, reviewed, signal=lambda action: "approve me" in str(action.params)
     ) as rig:
         injected, first = await waiting(rig, request(action=call("fs.write", body="approve me")))
         for_fin, second = await waiting(rig, request("mail.send"))
@@ -148,8 +150,8 @@ async def test_a_grant_that_is_revoked_at_the_same_moment_lets_nothing_pass(rig:
     ledger = held(rig, "ApprovalWait._lift")
     rig.inbox.granted("local")
     await asyncio.wait_for(ledger.reached.wait(), LIMIT)
-    grants = GrantService(rig.office.database, rig.office.sealer, rig.clock)
-    await rig.office.do(grants.revoke, PERSON, grant.id, rig.clock.now_ms())
+    grants = GrantService(rig.installation.database, rig.installation.sealer, rig.clock)
+    await rig.installation.do(grants.revoke, PERSON, grant.id, rig.clock.now_ms())
     ledger.go.set()
     await rig.settle()
     assert (await rig.get(approval.id)).status is ApprovalState.PENDING
@@ -217,17 +219,17 @@ async def test_rules_that_name_reviewers_when_the_turn_comes_are_heard(rig: Rig)
 
 
 async def test_d15_a_database_that_goes_away_while_a_grant_lifts_a_call_costs_no_call(
-    rig: Rig, office: Office
+    rig: Rig, installation: Installation
 ) -> None:
     running, counter, ledger = await run_and_hold(rig)
-    async with away(office, "trace_head"):
+    async with away(installation, "trace_head"):
         ledger.go.set()
         await rig.pass_time(5)
         assert not running.done()
     await rig.pass_time(5)
     ruling, _ = await asyncio.wait_for(running, LIMIT)
     assert (ruling.passed, len(counter.calls)) == (True, 1)
-    assert (await office.verify()).ok
+    assert (await installation.verify()).ok
 
 
 class DeafLedger(Ledger):
@@ -260,7 +262,7 @@ async def test_what_passed_although_nobody_heard_of_it_is_done_once(rig: Rig) ->
     steps = ["proposed", "decided", "resolved/granted", "consumed", "executed", "returned"]
     assert (len(counter.calls), await rig.steps(ruling.trace_id)) == (1, steps)
     assert rig.changes[-2:] == [(approval.id, "resolved"), (approval.id, "consumed")]
-    assert (await rig.office.verify()).ok
+    assert (await rig.installation.verify()).ok
 
 
 async def test_whoever_gives_a_grant_and_leaves_has_given_it(rig: Rig) -> None:
@@ -271,9 +273,11 @@ async def test_whoever_gives_a_grant_and_leaves_has_given_it(rig: Rig) -> None:
     assert (await asyncio.wait_for(running, LIMIT)).by.startswith("grant:")
 
 
-async def test_money_that_is_spent_stops_what_a_grant_covers(office: Office, tmp_path: Path) -> None:
+async def test_money_that_is_spent_stops_what_a_grant_covers(
+    installation: Installation, tmp_path: Path
+) -> None:
     text = POLICY + "spend: {field: amount, per: total, limit: 100}\n"
-    async with open_door(office, tmp_path, text) as rig:
+    async with open_door(installation, tmp_path, text) as rig:
         tasks = [(await waiting(rig, request(action=call(amount=60, to=name))))[0] for name in ("ann", "bob")]
         await give(rig)
         rig.inbox.granted("local")
@@ -284,7 +288,7 @@ async def test_money_that_is_spent_stops_what_a_grant_covers(office: Office, tmp
         assert stopped.approval_id is not None
         assert (await rig.get(stopped.approval_id)).status is ApprovalState.CANCELLED
         assert await rig.steps(stopped.trace_id) == ["proposed", "decided", "cancelled/limit-reached"]
-        assert (await office.verify()).ok
+        assert (await installation.verify()).ok
 
 
 class LateLedger(Ledger):
@@ -314,10 +318,12 @@ async def test_a_grant_between_the_question_and_the_wait_is_heard(rig: Rig) -> N
     assert await rig.steps(ruling.trace_id) == ["proposed", "decided", "resolved/granted", "consumed"]
 
 
-async def test_d15_a_grant_is_heard_although_the_database_was_away_then(rig: Rig, office: Office) -> None:
+async def test_d15_a_grant_is_heard_although_the_database_was_away_then(
+    rig: Rig, installation: Installation
+) -> None:
     running, approval = await waiting(rig, request())
     await give(rig)
-    async with away(office, "approval_grant"):
+    async with away(installation, "approval_grant"):
         rig.inbox.granted("local")
         await rig.pass_time(5)
         assert (await rig.get(approval.id)).status is ApprovalState.PENDING
@@ -332,9 +338,9 @@ async def test_a_mode_for_edits_lets_pass_those_in_the_folder_alone(rig: Rig) ->
 
     inside, _ = await waiting(rig, edit("/w/a"))
     outside, approval = await waiting(rig, edit("/etc/a"))
-    grants = GrantService(rig.office.database, rig.office.sealer, rig.clock)
+    grants = GrantService(rig.installation.database, rig.installation.sealer, rig.clock)
     new = NewGrant(agent="claude", tools="*", kinds=["edit"], duration=60)
-    giving = rig.office.do(
+    giving = rig.installation.do(
         grants.give, PERSON, new, grant=new_grant_id(NOW), now_ms=rig.clock.now_ms(), session="s"
     )
     await rig.inbox.granting("local", giving)
@@ -354,7 +360,7 @@ async def test_a_grant_given_at_another_server_is_heard_by_whoever_waits_here(ri
     assert not running.done()
     await here.publish_new()
     assert (await asyncio.wait_for(running, LIMIT)).by.startswith("grant:")
-    assert (await verify(rig.office.database, rig.office.sealer, "local", SERVER)).ok
+    assert (await verify(rig.installation.database, rig.installation.sealer, "local", SERVER)).ok
 
 
 async def test_a_grant_of_one_session_asks_nothing_of_those_who_wait_in_others(rig: Rig) -> None:
@@ -364,14 +370,14 @@ async def test_a_grant_of_one_session_asks_nothing_of_those_who_wait_in_others(r
     )
     await rig.settle()
     asked: list[str | None] = []
-    read = rig.office.database.read
+    read = rig.installation.database.read
 
     async def reading(work: Callable[..., Transaction[Any]], *args: Any) -> Any:
         if work is lifting:
             asked.append(args[0].request.session_id)
         return await read(work, *args)
 
-    rig.office.database.read = reading  # type: ignore[method-assign, assignment]
+    rig.installation.database.read = reading  # type: ignore[method-assign, assignment]
     await rig.inbox.granting("local", give(rig, session="s"), session="s")
     assert (await asyncio.wait_for(here, LIMIT)).passed
     await rig.settle()
@@ -391,14 +397,14 @@ async def test_grants_of_other_servers_are_looked_for_with_one_query_however_man
     await rig.until(rows_of(rig), lambda found: found == len(WORKSPACES))
     await rig.settle()
     readings = 0
-    read = rig.office.database.read
+    read = rig.installation.database.read
 
     async def reading(*args: Any) -> Any:
         nonlocal readings
         readings += 1
         return await read(*args)
 
-    rig.office.database.read = reading  # type: ignore[method-assign, assignment]
+    rig.installation.database.read = reading  # type: ignore[method-assign, assignment]
     await here.publish_new()
     assert readings == 2  # where the chains end, and which grants count
     for each in others:
@@ -407,6 +413,6 @@ async def test_grants_of_other_servers_are_looked_for_with_one_query_however_man
 
 def rows_of(rig: Rig) -> Callable[[], Awaitable[int]]:
     async def count() -> int:
-        return len(await rig.office.sql("select id from approval where status = 'pending'"))
+        return len(await rig.installation.sql("select id from approval where status = 'pending'"))
 
     return count

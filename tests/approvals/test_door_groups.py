@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 from tests.approvals.doors import LIMIT, POLICY, Counter, call, open_door, request
-from tests.approvals.office import NOW, Office
+from tests.approvals.installation import NOW, Installation
 from tests.approvals.test_trace import allowed
 from tests.store.database.databases import Either
 
@@ -22,18 +22,18 @@ P = ParamSpec("P")
 
 
 class Gate:
-    """The database of an office, with a gate before every commit; it counts how many went through."""
+    """The database of an installation, with a gate before every commit; it counts how many went through."""
 
-    def __init__(self, office: Office) -> None:
-        self.dialect = office.database.dialect
-        self.read, self.ping = office.database.read, office.database.ping
-        self.scrub, self.version = office.database.scrub, office.database.version
-        self.migrate = office.database.migrate
+    def __init__(self, installation: Installation) -> None:
+        self.dialect = installation.database.dialect
+        self.read, self.ping = installation.database.read, installation.database.ping
+        self.scrub, self.version = installation.database.scrub, installation.database.version
+        self.migrate = installation.database.migrate
         self.passed = 0
         self.open = asyncio.Event()
         self.fails = False
-        self._database: Either = office.database
-        office.ledger = Ledger(self, office.ledger.chain)
+        self._database: Either = installation.database
+        installation.ledger = Ledger(self, installation.ledger.chain)
 
     async def transact(self, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         await self.open.wait()
@@ -45,10 +45,10 @@ class Gate:
 
 
 async def test_those_that_the_policy_settles_at_once_share_a_transaction(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    gate = Gate(office)
-    async with open_door(office, tmp_path) as rig:
+    gate = Gate(installation)
+    async with open_door(installation, tmp_path) as rig:
         asked = [
             request(action=call("fs.rm" if number % 3 == 0 else "fs.read", path=f"/w/{number}"))
             for number in range(60)
@@ -63,13 +63,15 @@ async def test_those_that_the_policy_settles_at_once_share_a_transaction(
         assert gate.passed <= 3
         for each in asked:
             assert await rig.steps(each.trace_id) == ["proposed", "decided"]
-        report = await office.verify()
+        report = await installation.verify()
         assert (report.faults, report.steps) == ((), 120)
 
 
-async def test_nothing_passes_before_its_trace_is_on_the_disk(office: Office, tmp_path: Path) -> None:
-    gate = Gate(office)
-    async with open_door(office, tmp_path) as rig:
+async def test_nothing_passes_before_its_trace_is_on_the_disk(
+    installation: Installation, tmp_path: Path
+) -> None:
+    gate = Gate(installation)
+    async with open_door(installation, tmp_path) as rig:
         deciding = [asyncio.create_task(rig.door.decide(request("fs.read"))) for _ in range(5)]
         await rig.settle()
         assert not any(task.done() for task in deciding)
@@ -78,10 +80,10 @@ async def test_nothing_passes_before_its_trace_is_on_the_disk(office: Office, tm
             assert all(ruling.passed for ruling in await asyncio.gather(*deciding))
 
 
-async def test_an_effect_of_our_own_is_never_in_a_group(office: Office, tmp_path: Path) -> None:
-    gate = Gate(office)
+async def test_an_effect_of_our_own_is_never_in_a_group(installation: Installation, tmp_path: Path) -> None:
+    gate = Gate(installation)
     gate.open.set()
-    async with open_door(office, tmp_path) as rig:
+    async with open_door(installation, tmp_path) as rig:
         runs = [rig.door.run(asked := request("fs.read"), counter := Counter()) for _ in range(3)]
         async with asyncio.timeout(LIMIT):
             assert all(ruling.passed for ruling, _ in await asyncio.gather(*runs))
@@ -90,21 +92,21 @@ async def test_an_effect_of_our_own_is_never_in_a_group(office: Office, tmp_path
         assert len(counter.calls) == 1
 
 
-async def test_a_limit_counts_each_of_many_at_once(office: Office, tmp_path: Path) -> None:
+async def test_a_limit_counts_each_of_many_at_once(installation: Installation, tmp_path: Path) -> None:
     limited = POLICY.replace("loop: off", "loop: off\nmax_total: 7")
-    async with open_door(office, tmp_path, limited) as rig, asyncio.timeout(LIMIT):
+    async with open_door(installation, tmp_path, limited) as rig, asyncio.timeout(LIMIT):
         asked = [request(action=call("fs.read", path=f"/w/{number}")) for number in range(20)]
         rulings = await asyncio.gather(*[rig.door.decide(each) for each in asked])
         assert sum(ruling.passed for ruling in rulings) == 7
-        assert (await office.verify()).steps == 40
+        assert (await installation.verify()).steps == 40
 
 
 async def test_a_database_that_goes_away_is_told_to_all_and_nothing_is_written_twice(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    gate = Gate(office)
+    gate = Gate(installation)
     gate.fails = True
-    async with open_door(office, tmp_path) as rig:
+    async with open_door(installation, tmp_path) as rig:
         asked = [request("fs.read") for _ in range(10)]
         deciding = [asyncio.create_task(rig.door.decide(each)) for each in asked]
         await asyncio.sleep(0)
@@ -116,17 +118,19 @@ async def test_a_database_that_goes_away_is_told_to_all_and_nothing_is_written_t
         for each in asked:
             assert await rig.steps(each.trace_id) == ["proposed", "decided"]
         assert (await rig.door.decide(request("fs.read"))).passed
-        assert (await office.verify()).ok
+        assert (await installation.verify()).ok
 
 
-async def test_a_long_line_is_written_in_several_transactions(office: Office) -> None:
-    gate = Gate(office)
+async def test_a_long_line_is_written_in_several_transactions(installation: Installation) -> None:
+    gate = Gate(installation)
     count = MOST_AT_ONCE * 2 + 10
-    appending = [asyncio.create_task(office.ledger.append("local", allowed(), NOW)) for _ in range(count)]
+    appending = [
+        asyncio.create_task(installation.ledger.append("local", allowed(), NOW)) for _ in range(count)
+    ]
     await asyncio.sleep(0)
     gate.open.set()
     async with asyncio.timeout(LIMIT):
         written = await asyncio.gather(*appending)
     assert [step.seq for steps in written for step in steps] == list(range(1, 3 * count + 1))
     assert gate.passed == 4  # the first had nobody to wait for
-    assert (await office.verify()).ok
+    assert (await installation.verify()).ok

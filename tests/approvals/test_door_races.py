@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.approvals.doors import LIMIT, NO, POLICY, YES, Counter, Rig, open_door, request
-from tests.approvals.office import Office
+from tests.approvals.installation import Installation
 
 from legation.approvals.admit import approve_edited
 from legation.approvals.approval import ApprovalState
@@ -43,8 +43,8 @@ class HeldLedger(Ledger):
 
 
 @pytest.fixture
-async def rig(office: Office, tmp_path: Path) -> AsyncIterator[Rig]:
-    async with open_door(office, tmp_path) as rig:
+async def rig(installation: Installation, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with open_door(installation, tmp_path) as rig:
         yield rig
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.approvals.office import NOW, PERSON, SUPERVISOR, Office, principal, write_file
+from tests.approvals.installation import NOW, PERSON, SUPERVISOR, Installation, principal, write_file
 
 from legation.approvals import grants
 from legation.approvals.approval import Glob
@@ -20,7 +20,7 @@ HOUR = 3600
 
 
 async def give(
-    office: Office,
+    installation: Installation,
     agent: str = "claude",
     tools: str = "filesystem.*",
     duration: int = HOUR,
@@ -28,45 +28,47 @@ async def give(
     **rest: object,
 ) -> Grant:
     new = NewGrant(agent=agent, tools=tools, duration=duration, **rest)  # type: ignore[arg-type]
-    give = GrantService(office.database, office.sealer, SystemClock()).give
-    return await office.database.transact(give, by, new, grant=new_grant_id(NOW), now_ms=NOW)
+    give = GrantService(installation.database, installation.sealer, SystemClock()).give
+    return await installation.database.transact(give, by, new, grant=new_grant_id(NOW), now_ms=NOW)
 
 
-async def found(office: Office, now: int = NOW + 1, **action: str) -> str | None:
-    grant = await office.database.read(grants.matching, "local", write_file(**action), now, None, Facts())
+async def found(installation: Installation, now: int = NOW + 1, **action: str) -> str | None:
+    grant = await installation.database.read(
+        grants.matching, "local", write_file(**action), now, None, Facts()
+    )
     return grant.id if grant else None
 
 
-async def test_a_grant_is_found_for_what_it_covers_while_it_lasts(office: Office) -> None:
-    grant = await give(office)
-    assert await found(office) == grant.id
-    assert await found(office, tool="gmail.send") is None
-    assert await found(office, agent="codex") is None
-    assert await found(office, now=NOW + HOUR * 1000 - 1) == grant.id
-    assert await found(office, now=NOW + HOUR * 1000) is None
+async def test_a_grant_is_found_for_what_it_covers_while_it_lasts(installation: Installation) -> None:
+    grant = await give(installation)
+    assert await found(installation) == grant.id
+    assert await found(installation, tool="gmail.send") is None
+    assert await found(installation, agent="codex") is None
+    assert await found(installation, now=NOW + HOUR * 1000 - 1) == grant.id
+    assert await found(installation, now=NOW + HOUR * 1000) is None
     assert grant.shown(NOW + 1000).remaining == "59m59s"
     assert grant.shown(NOW).granted_by == "user:usr_1"
 
 
-async def test_a_grant_may_be_of_kinds(office: Office) -> None:
-    await give(office, tools="*", kinds=["read", "search"])
-    assert await found(office) is None
-    second = await give(office, tools="*", kinds=["edit"])
-    assert await found(office) == second.id
+async def test_a_grant_may_be_of_kinds(installation: Installation) -> None:
+    await give(installation, tools="*", kinds=["read", "search"])
+    assert await found(installation) is None
+    second = await give(installation, tools="*", kinds=["edit"])
+    assert await found(installation) == second.id
 
 
 @pytest.mark.parametrize("duration", [-HOUR, 0, 24 * HOUR + 1, 9000 * HOUR])
-async def test_d22_a_duration_is_positive_and_bounded(office: Office, duration: int) -> None:
+async def test_d22_a_duration_is_positive_and_bounded(installation: Installation, duration: int) -> None:
     with pytest.raises(InvalidParams):
-        await give(office, duration=duration)
-    assert await office.database.read(grants.live, "local", NOW) == []
+        await give(installation, duration=duration)
+    assert await installation.database.read(grants.live, "local", NOW) == []
 
 
-async def test_d22_the_maximum_can_be_set(office: Office) -> None:
-    short = GrantService(office.database, office.sealer, SystemClock(), most_ms=60_000)
+async def test_d22_the_maximum_can_be_set(installation: Installation) -> None:
+    short = GrantService(installation.database, installation.sealer, SystemClock(), most_ms=60_000)
     for duration, fits in ((60, True), (61, False)):
         new = NewGrant(agent="*", tools="*", duration=duration)
-        work = office.database.transact(short.give, PERSON, new, grant=new_grant_id(NOW), now_ms=NOW)
+        work = installation.database.transact(short.give, PERSON, new, grant=new_grant_id(NOW), now_ms=NOW)
         if fits:
             assert (await work).expires_at == NOW + 60_000
         else:
@@ -75,72 +77,72 @@ async def test_d22_the_maximum_can_be_set(office: Office) -> None:
 
 
 @pytest.mark.parametrize("bad", ["[", "filesystem.[", "a\\", "", "x" * 300, "a\x00b"])
-async def test_d22_malformed_patterns_are_refused(office: Office, bad: str) -> None:
+async def test_d22_malformed_patterns_are_refused(installation: Installation, bad: str) -> None:
     for given in ({"agent": bad}, {"tools": bad}):
         with pytest.raises(InvalidParams):
-            await give(office, **given)  # type: ignore[arg-type]
+            await give(installation, **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kinds", [[], ["writing"], ["edit", "x"]])
-async def test_kinds_that_do_not_exist_are_refused(office: Office, kinds: list[str]) -> None:
+async def test_kinds_that_do_not_exist_are_refused(installation: Installation, kinds: list[str]) -> None:
     with pytest.raises(InvalidParams):
-        await give(office, kinds=kinds)
+        await give(installation, kinds=kinds)
 
 
-async def test_only_a_person_gives_and_revokes(office: Office) -> None:
-    grant = await give(office)
+async def test_only_a_person_gives_and_revokes(installation: Installation) -> None:
+    grant = await give(installation)
     viewer = Principal(kind="user", id="u", workspace="local", scopes=frozenset({"read"}), level=2)
-    revoke = GrantService(office.database, office.sealer, SystemClock()).revoke
+    revoke = GrantService(installation.database, installation.sealer, SystemClock()).revoke
     for other in (SUPERVISOR, viewer):
         with pytest.raises(Forbidden):
-            await give(office, by=other)
+            await give(installation, by=other)
         with pytest.raises(Forbidden):
-            await office.database.transact(revoke, other, grant.id, NOW)
+            await installation.database.transact(revoke, other, grant.id, NOW)
 
 
-async def test_a_revoked_grant_lifts_nothing(office: Office) -> None:
-    grant = await give(office)
-    revoke = GrantService(office.database, office.sealer, SystemClock()).revoke
+async def test_a_revoked_grant_lifts_nothing(installation: Installation) -> None:
+    grant = await give(installation)
+    revoke = GrantService(installation.database, installation.sealer, SystemClock()).revoke
     stranger = principal("user", "usr_9", 2, "other")
     for who, which in ((stranger, grant.id), (PERSON, grant.id[:-1]), (PERSON, "")):
         with pytest.raises(NotFound):
-            await office.database.transact(revoke, who, which, NOW)
-    revoked = await office.database.transact(revoke, PERSON, grant.id, NOW + 1)
+            await installation.database.transact(revoke, who, which, NOW)
+    revoked = await installation.database.transact(revoke, PERSON, grant.id, NOW + 1)
     assert (revoked.revoked_at, revoked.revoked_by) == (NOW + 1, "user:usr_1")
-    assert await found(office) is None
+    assert await found(installation) is None
     with pytest.raises(Conflict):
-        await office.database.transact(revoke, PERSON, grant.id, NOW + 2)
-    assert (await office.database.read(grants.page, "local")).items == [revoked]
+        await installation.database.transact(revoke, PERSON, grant.id, NOW + 2)
+    assert (await installation.database.read(grants.page, "local")).items == [revoked]
 
 
-async def test_grants_of_another_workspace_lift_nothing_here(office: Office) -> None:
-    await give(office, by=principal("user", "usr_9", 2, "other"))
-    assert await found(office) is None
-    assert (await office.database.read(grants.page, "local")).items == []
+async def test_grants_of_another_workspace_lift_nothing_here(installation: Installation) -> None:
+    await give(installation, by=principal("user", "usr_9", 2, "other"))
+    assert await found(installation) is None
+    assert (await installation.database.read(grants.page, "local")).items == []
 
 
-async def test_the_context_of_an_approval_is_what_is_granted_to_its_agent(office: Office) -> None:
+async def test_the_context_of_an_approval_is_what_is_granted_to_its_agent(installation: Installation) -> None:
     first, _other, third = (
-        await give(office),
-        await give(office, agent="codex"),
-        await give(office, agent="*"),
+        await give(installation),
+        await give(installation, agent="codex"),
+        await give(installation, agent="*"),
     )
-    active = await office.database.read(grants.active_for, "local", "claude", None, NOW)
+    active = await installation.database.read(grants.active_for, "local", "claude", None, NOW)
     assert [grant.id for grant in active] == [first.id, third.id]
 
 
-async def test_why_it_was_given_can_be_read(office: Office) -> None:
-    grant = await give(office, reason="the migration tonight")
-    given = GrantService(office.database, office.sealer, SystemClock())
+async def test_why_it_was_given_can_be_read(installation: Installation) -> None:
+    grant = await give(installation, reason="the migration tonight")
+    given = GrantService(installation.database, installation.sealer, SystemClock())
     assert await given.reason("local", grant.id) == "the migration tonight"
     assert await given.reason("other", grant.id) is None
-    assert await given.reason("local", (await give(office)).id) is None
+    assert await given.reason("local", (await give(installation)).id) is None
 
 
-async def test_pages_of_grants_miss_nothing(office: Office) -> None:
-    made = [(await give(office)).id for _ in range(5)]
-    first = await office.database.read(grants.page, "local", 3)
-    second = await office.database.read(grants.page, "local", 3, first.next)
+async def test_pages_of_grants_miss_nothing(installation: Installation) -> None:
+    made = [(await give(installation)).id for _ in range(5)]
+    first = await installation.database.read(grants.page, "local", 3)
+    second = await installation.database.read(grants.page, "local", 3, first.next)
     assert [grant.id for grant in (*first.items, *second.items)] == made[::-1]
     assert second.next is None
 
@@ -167,39 +169,47 @@ def test_what_go_would_not_read_is_refused(text: str) -> None:
         grants.go_duration_ms(text)
 
 
-async def test_a_grant_and_its_row_in_the_audit_log_are_one(office: Office) -> None:
-    grant = await give(office)
-    await office.database.transact(
-        GrantService(office.database, office.sealer, SystemClock()).revoke, PERSON, grant.id, NOW + 1
+async def test_a_grant_and_its_row_in_the_audit_log_are_one(installation: Installation) -> None:
+    grant = await give(installation)
+    await installation.database.transact(
+        GrantService(installation.database, installation.sealer, SystemClock()).revoke,
+        PERSON,
+        grant.id,
+        NOW + 1,
     )
     with pytest.raises(InvalidParams):
-        await give(office, duration=0)
-    rows = await office.sql("select action, target, details from audit order by id")
+        await give(installation, duration=0)
+    rows = await installation.sql("select action, target, details from audit order by id")
     assert [(row["action"], row["target"]) for row in rows if row["action"].startswith("grant.")] == [
         ("grant.created", grant.id),
         ("grant.revoked", grant.id),
     ]
 
 
-async def test_a_grant_of_a_session_covers_no_other(office: Office) -> None:
+async def test_a_grant_of_a_session_covers_no_other(installation: Installation) -> None:
     """INV-G4; and it ends with its session."""
-    made = GrantService(office.database, office.sealer, SystemClock())
+    made = GrantService(installation.database, installation.sealer, SystemClock())
     new, action = NewGrant(agent="claude", tools="*", duration=60), write_file(tool="a/b")
-    await office.database.transact(made.give, PERSON, new, grant="grt_1", now_ms=NOW, session="mine")
+    await installation.database.transact(made.give, PERSON, new, grant="grt_1", now_ms=NOW, session="mine")
 
     async def covered(session: str | None) -> bool:
-        return await office.database.read(grants.matching, "local", action, NOW, session, Facts()) is not None
+        return (
+            await installation.database.read(grants.matching, "local", action, NOW, session, Facts())
+            is not None
+        )
 
     assert [await covered(session) for session in ("mine", "other", None)] == [True, False, False]
     for session, told in (("mine", ["grt_1"]), ("other", []), (None, [])):
-        active = await office.database.read(grants.active_for, "local", action.agent, session, NOW)
+        active = await installation.database.read(grants.active_for, "local", action.agent, session, NOW)
         assert [each.id for each in active] == told
-        read = await office.database.read(
+        read = await installation.database.read(
             grants.live_for, "local", session, NOW
         )  # no more than that: they are many
         assert [grant.id for grant in read] == told
-    assert (await office.database.read(grants.get, "local", "grt_1")).view(None, NOW).session_id == "mine"
-    ended = await office.database.transact(made.end_session, PERSON, "mine", NOW)
+    assert (await installation.database.read(grants.get, "local", "grt_1")).view(
+        None, NOW
+    ).session_id == "mine"
+    ended = await installation.database.transact(made.end_session, PERSON, "mine", NOW)
     assert [grant.id for grant in ended] == ["grt_1"]
     assert not await covered("mine")
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.approvals.office import NOW
+from tests.approvals.installation import NOW
 from tests.store.database.databases import Either
 from tests.store.installation import add_workspaces
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.approvals.ways import (
+from tests.approvals.ways_to_the_door import (
     LIMIT,
     TOOLS,
     Told,

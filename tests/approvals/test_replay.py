@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.approvals.office import NOW, Office, principal
+from tests.approvals.installation import NOW, Installation, principal
 
 from legation.approvals.policy.facts import Facts, as_named
 from legation.approvals.policy.load import load_text
@@ -61,23 +61,27 @@ def drafts(action: Action, policies: PolicySet = OLD, facts: Facts = FACTS) -> l
     ]
 
 
-async def record(office: Office, *actions: Action, at: int = NOW) -> list[str]:
+async def record(installation: Installation, *actions: Action, at: int = NOW) -> list[str]:
     traces = []
     for number, action in enumerate(actions):
-        steps = await office.ledger.append("local", drafts(action), at + number)
+        steps = await installation.ledger.append("local", drafts(action), at + number)
         traces.append(steps[0].trace_id)
     return traces
 
 
-async def replayed(office: Office, policies: PolicySet = NEW, limit: int = 100, **wanted: object) -> Replay:
-    return await replay(office.database, office.sealer, "local", policies, TraceFilter(**wanted), limit)  # type: ignore[arg-type]
+async def replayed(
+    installation: Installation, policies: PolicySet = NEW, limit: int = 100, **wanted: object
+) -> Replay:
+    return await replay(
+        installation.database, installation.sealer, "local", policies, TraceFilter(**wanted), limit
+    )  # type: ignore[arg-type]
 
 
-async def test_what_would_be_decided_otherwise_is_named_the_newest_first(office: Office) -> None:
+async def test_what_would_be_decided_otherwise_is_named_the_newest_first(installation: Installation) -> None:
     same, ssh, _other, tests = await record(
-        office, read("/w/project/a.py"), read("/home/ada/.ssh/id"), run("make"), run("pytest -q")
+        installation, read("/w/project/a.py"), read("/home/ada/.ssh/id"), run("make"), run("pytest -q")
     )
-    found = await replayed(office)
+    found = await replayed(installation)
     assert (found.calls, found.unknown, found.limited, found.differing) == (4, 0, 0, 2)
     assert found.counts == {"human_approval -> allow": 1, "allow -> deny": 1}
     assert found.version == NEW.version
@@ -89,72 +93,78 @@ async def test_what_would_be_decided_otherwise_is_named_the_newest_first(office:
     assert same not in {each.trace_id for each in found.changed}
 
 
-async def test_lines_that_take_the_parser_are_replayed_as_they_would_be_decided(office: Office) -> None:
+async def test_lines_that_take_the_parser_are_replayed_as_they_would_be_decided(
+    installation: Installation,
+) -> None:
     lines = [
         "[[ -f a ]] && pytest -q",
         "diff <(pytest a) <(pytest b)",
         "[[ -f a ]] && rm -r a",
         "eval pytest",
     ]
-    passing, *_ = await record(office, *map(run, lines))
+    passing, *_ = await record(installation, *map(run, lines))
     policies = load_text(
         "name: p\nrules:\n  - {kind: execute, action: allow, when: {command: {glob: ['pytest*', '\\[\\[ *']}}}\n"
         "  - {action: human_approval}\n"
     )
-    found = await replayed(office, policies)
+    found = await replayed(installation, policies)
     assert [(each.trace_id, each.now) for each in found.changed] == [(passing, "allow")]
 
 
-async def test_the_policy_of_that_day_changes_nothing(office: Office) -> None:
-    await record(office, read("/etc/passwd"), run("rm -rf x"), Action(agent="claude", tool="t", kind="fetch"))
-    found = await replayed(office, OLD)
+async def test_the_policy_of_that_day_changes_nothing(installation: Installation) -> None:
+    await record(
+        installation, read("/etc/passwd"), run("rm -rf x"), Action(agent="claude", tool="t", kind="fetch")
+    )
+    found = await replayed(installation, OLD)
     assert (found.calls, found.differing, found.changed) == (3, 0, [])
 
 
-async def test_only_the_wanted_calls_and_no_more_than_the_limit_are_looked_at(office: Office) -> None:
-    await record(office, *[read(f"/etc/{number}") for number in range(5)], run("pytest"))
-    assert (await replayed(office, tool="Read")).differing == 5
-    assert (await replayed(office, since=NOW + 4)).calls == 2
-    assert (await replayed(office, agent="codex")).calls == 0
-    few = await replayed(office, limit=3)
+async def test_only_the_wanted_calls_and_no_more_than_the_limit_are_looked_at(
+    installation: Installation,
+) -> None:
+    await record(installation, *[read(f"/etc/{number}") for number in range(5)], run("pytest"))
+    assert (await replayed(installation, tool="Read")).differing == 5
+    assert (await replayed(installation, since=NOW + 4)).calls == 2
+    assert (await replayed(installation, agent="codex")).calls == 0
+    few = await replayed(installation, limit=3)
     assert (few.calls, few.differing) == (3, 3)
     assert few.changed[0].tool == "Bash"
 
 
 async def test_many_calls_are_taken_in_batches_and_each_of_them_once(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replaying, "BATCH", 4)
     monkeypatch.setattr(replaying, "MOST_SHOWN", 7)
     traces = []
     for number in range(10):  # several in one millisecond
-        traces += await record(office, read(f"/etc/{number}"), at=NOW + number // 3)
-    found = await replayed(office)
+        traces += await record(installation, read(f"/etc/{number}"), at=NOW + number // 3)
+    found = await replayed(installation)
     assert (found.calls, found.differing, len(found.changed)) == (10, 10, 7)
     assert len({each.trace_id for each in found.changed}) == 7
     assert found.changed[0].trace_id == traces[-1]
 
 
-async def test_what_was_purged_is_counted_as_unknown(office: Office) -> None:
-    await record(office, read("/etc/passwd"))
-    await office.sql("delete from content_key where workspace_id = 'local'")
-    found = await replayed(office)
+async def test_what_was_purged_is_counted_as_unknown(installation: Installation) -> None:
+    await record(installation, read("/etc/passwd"))
+    await installation.sql("delete from content_key where workspace_id = 'local'")
+    found = await replayed(installation)
     assert (found.calls, found.unknown, found.differing) == (1, 1, 0)
 
 
-async def test_what_a_limit_stopped_is_not_decided_again(office: Office) -> None:
+async def test_what_a_limit_stopped_is_not_decided_again(installation: Installation) -> None:
     for rule, reason in [("claude:loop", "loop"), ("claude:max-per-minute", "per-minute"), ("a:loop", None)]:
         first, _ = drafts(read("/w/project/x"))
         stopped = decided(first.call, "deny", rule, OLD.version, reason=reason)
-        await office.ledger.append("local", [first, stopped], NOW)
-    found = await replayed(office)
+        await installation.ledger.append("local", [first, stopped], NOW)
+    found = await replayed(installation)
     assert (found.calls, found.limited) == (3, 2)
     assert [(each.was_rule, each.now) for each in found.changed] == [
         ("a:loop", "allow")
     ]  # an owner's own rule
 
 
-async def test_a_grant_does_not_hide_what_the_policy_said(office: Office) -> None:
+async def test_a_grant_does_not_hide_what_the_policy_said(installation: Installation) -> None:
     first, _ = drafts(run("make"))
     lifted = decided(
         first.call,
@@ -164,29 +174,29 @@ async def test_a_grant_does_not_hide_what_the_policy_said(office: Office) -> Non
         reason="granted",
         by=principal("grant", "grt_1", 0),
     )
-    await office.ledger.append("local", [first, lifted], NOW)
-    assert (await replayed(office)).differing == 0
+    await installation.ledger.append("local", [first, lifted], NOW)
+    assert (await replayed(installation)).differing == 0
 
 
-async def test_another_workspaces_calls_are_not_replayed(office: Office) -> None:
-    await office.ledger.append("other", drafts(read("/etc/passwd")), NOW)
-    assert (await replayed(office)).calls == 0
+async def test_another_workspaces_calls_are_not_replayed(installation: Installation) -> None:
+    await installation.ledger.append("other", drafts(read("/etc/passwd")), NOW)
+    assert (await replayed(installation)).calls == 0
 
 
-async def test_a_replay_writes_nothing(office: Office) -> None:
-    await record(office, read("/etc/passwd"))
-    before = await office.verify()
-    await replayed(office)
-    assert await office.verify() == before
+async def test_a_replay_writes_nothing(installation: Installation) -> None:
+    await record(installation, read("/etc/passwd"))
+    before = await installation.verify()
+    await replayed(installation)
+    assert await installation.verify() == before
 
 
-async def test_hits_list_every_rule_in_force_and_those_that_are_gone(office: Office) -> None:
-    await record(office, read("/a"), read("/b"), run("make"), Action(agent="x", tool="t"))
+async def test_hits_list_every_rule_in_force_and_those_that_are_gone(installation: Installation) -> None:
+    await record(installation, read("/a"), read("/b"), run("make"), Action(agent="x", tool="t"))
     first, _ = drafts(read("/c"))
     gone = decided(first.call, "deny", "old:rule", "v0")
-    await office.ledger.append("local", [first, gone], NOW + 9)
-    await office.ledger.append("other", drafts(read("/c")), NOW)
-    found = await office.database.read(hits, "local", OLD)
+    await installation.ledger.append("local", [first, gone], NOW + 9)
+    await installation.ledger.append("other", drafts(read("/c")), NOW)
+    found = await installation.database.read(hits, "local", OLD)
     assert [(each.policy_rule, each.action, each.hits, each.last_at) for each in found] == [
         ("claude:reads", "allow", 2, "2023-11-14T22:13:20.001Z"),
         ("claude:shell", "human_approval", 1, "2023-11-14T22:13:20.002Z"),
@@ -194,14 +204,14 @@ async def test_hits_list_every_rule_in_force_and_those_that_are_gone(office: Off
         ("default:no-match", "deny", 1, "2023-11-14T22:13:20.003Z"),
         ("old:rule", None, 1, "2023-11-14T22:13:20.009Z"),
     ]
-    later = await office.database.read(hits, "local", OLD, NOW + 1)
+    later = await installation.database.read(hits, "local", OLD, NOW + 1)
     assert {each.policy_rule: each.hits for each in later if each.hits} == {
         "claude:reads": 1, "claude:shell": 1, "default:no-match": 1, "old:rule": 1
     }  # fmt: skip
 
 
-async def test_hits_and_the_calls_of_a_session_come_from_their_indexes(office: Office) -> None:
-    if office.database.dialect != "sqlite":
+async def test_hits_and_the_calls_of_a_session_come_from_their_indexes(installation: Installation) -> None:
+    if installation.database.dialect != "sqlite":
         pytest.skip("Postgres scans a table that is this small, and is right")
     plans = {
         "trace_decided": "select policy_rule, count(*), max(at) from trace_step where workspace_id = 'local' "
@@ -211,7 +221,7 @@ async def test_hits_and_the_calls_of_a_session_come_from_their_indexes(office: O
         "order by at desc, trace_id desc limit 5",
     }
     for index, query in plans.items():
-        rows = await office.sql(f"explain query plan {query}")
+        rows = await installation.sql(f"explain query plan {query}")
         assert index in " ".join(row["detail"] for row in rows)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.approvals.doors import YES, Counter, Rig, open_door, request
-from tests.approvals.office import PERSON, SERVER, Office
+from tests.approvals.installation import PERSON, SERVER, Installation
 
 from legation.approvals import execute, upkeep
 from legation.approvals.approval import ApprovalState
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.heavy
 
 
 def another(rig: Rig, server: str, waiter: str) -> ApprovalQueue:
-    chain = Chain(server, rig.office.sealer, at_once=rig.office.database.dialect == "postgres")
-    return ApprovalQueue(Ledger(rig.office.database, chain), rig.clock, waiter)
+    chain = Chain(server, rig.installation.sealer, at_once=rig.installation.database.dialect == "postgres")
+    return ApprovalQueue(Ledger(rig.installation.database, chain), rig.clock, waiter)
 
 
 async def test_d15_what_a_dead_process_waited_for_is_superseded_and_says_so(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    async with open_door(office, tmp_path) as rig:
+    async with open_door(installation, tmp_path) as rig:
         await upkeep.sign_of_life(rig.inbox)
         asked, counter = request("mail.send"), Counter()
         running = asyncio.create_task(rig.door.run(asked, counter))
@@ -45,9 +45,9 @@ async def test_d15_what_a_dead_process_waited_for_is_superseded_and_says_so(
 
 
 async def test_another_servers_process_is_dead_only_when_it_was_not_seen_for_long(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    async with open_door(office, tmp_path) as rig:
+    async with open_door(installation, tmp_path) as rig:
         await upkeep.sign_of_life(rig.inbox)
         running = asyncio.create_task(rig.door.decide(request("mail.send")))
         [approval] = await rig.pending()
@@ -60,9 +60,9 @@ async def test_another_servers_process_is_dead_only_when_it_was_not_seen_for_lon
 
 
 async def test_what_had_begun_and_was_not_told_is_of_unknown_outcome_and_never_repeated(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    async with open_door(office, tmp_path) as rig:
+    async with open_door(installation, tmp_path) as rig:
         await upkeep.sign_of_life(rig.inbox)
         began, never = asyncio.Event(), asyncio.Event()
 
@@ -78,18 +78,18 @@ async def test_what_had_begun_and_was_not_told_is_of_unknown_outcome_and_never_r
         await upkeep.supersede_dead_waiters(reborn)
         steps = ["proposed", "decided", "executed", "returned/outcome-unknown"]
         assert await rig.steps(asked.trace_id) == steps
-        assert await execute.give_up(rig.office.ledger, ["prc_1"], rig.clock.now_ms()) == []
+        assert await execute.give_up(rig.installation.ledger, ["prc_1"], rig.clock.now_ms()) == []
         never.set()
         await running
         assert await rig.steps(asked.trace_id) == steps  # the end is told once
         assert len(counter.calls) == 1
-        assert (await rig.office.verify()).ok
+        assert (await rig.installation.verify()).ok
 
 
 async def test_an_answer_at_another_server_is_heard_by_whoever_waits_here(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    async with open_door(office, tmp_path) as rig:
+    async with open_door(installation, tmp_path) as rig:
         other = another(rig, "srv-2", "prc_2")
         here, there = RemoteChanges(rig.inbox), RemoteChanges(other)
         await here.start()
@@ -106,11 +106,13 @@ async def test_an_answer_at_another_server_is_heard_by_whoever_waits_here(
         assert (await running).passed
         assert await here.publish_new() == 0
         for server in (SERVER, "srv-2"):
-            assert (await verify(office.database, office.sealer, "local", server)).ok
+            assert (await verify(installation.database, installation.sealer, "local", server)).ok
 
 
-async def test_keeping_settles_what_was_left_before_it_begins(office: Office, tmp_path: Path) -> None:
-    async with open_door(office, tmp_path) as rig:
+async def test_keeping_settles_what_was_left_before_it_begins(
+    installation: Installation, tmp_path: Path
+) -> None:
+    async with open_door(installation, tmp_path) as rig:
         await upkeep.sign_of_life(rig.inbox)
         running = asyncio.create_task(rig.door.decide(request("mail.send")))
         [approval] = await rig.pending()
@@ -120,10 +122,12 @@ async def test_keeping_settles_what_was_left_before_it_begins(office: Office, tm
         running.cancel()
 
 
-async def test_a_waiter_that_nobody_enrolled_is_left_alone(office: Office, tmp_path: Path) -> None:
+async def test_a_waiter_that_nobody_enrolled_is_left_alone(
+    installation: Installation, tmp_path: Path
+) -> None:
     """A runner waits by itself and outlives servers."""
-    async with open_door(office, tmp_path) as rig:
-        approval = await office.ask(
+    async with open_door(installation, tmp_path) as rig:
+        approval = await installation.ask(
             waiter="run_1", now=rig.clock.now_ms(), expires_at=rig.clock.now_ms() + 60_000
         )
         await upkeep.supersede_dead_waiters(another(rig, SERVER, "prc_2"))
@@ -132,15 +136,15 @@ async def test_a_waiter_that_nobody_enrolled_is_left_alone(office: Office, tmp_p
 
 
 async def test_a_token_revoked_at_one_server_ends_what_waits_at_another(
-    office: Office, tmp_path: Path
+    installation: Installation, tmp_path: Path
 ) -> None:
-    async with open_door(office, tmp_path) as rig:
+    async with open_door(installation, tmp_path) as rig:
         elsewhere = RemoteChanges(rig.inbox)
         await elsewhere.start()
         asked, counter = request("mail.send"), Counter()
         running = asyncio.create_task(rig.door.run(asked, counter))
         [approval] = await rig.pending()
-        await office.sql("update api_token set revoked_at = 1 where id = 'tok_agent'")
+        await installation.sql("update api_token set revoked_at = 1 where id = 'tok_agent'")
         other = another(rig, "srv-2", "prc_2")
         [ended] = await other.supersede_revoked()  # as the server does at which it was revoked
         assert (ended.id, ended.status) == (approval.id, ApprovalState.SUPERSEDED)

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
-from tests.approvals.office import MINUTE, NO, NOW, SUPERVISOR, Office, principal, write_file
+from tests.approvals.installation import MINUTE, NO, NOW, SUPERVISOR, Installation, principal, write_file
 
 from legation.approvals.approval import ApprovalAnswer
 from legation.approvals.trace import entries
@@ -109,8 +109,8 @@ def collector() -> Iterator[Collector]:
 
 
 @pytest.fixture
-async def telemetry(office: Office, collector: Collector) -> AsyncIterator[Telemetry]:
-    async with Telemetry(collector.url, office.database, office.sealer, server="srv-1") as made:
+async def telemetry(installation: Installation, collector: Collector) -> AsyncIterator[Telemetry]:
+    async with Telemetry(collector.url, installation.database, installation.sealer, server="srv-1") as made:
         yield made
 
 
@@ -130,37 +130,44 @@ def simple(verdict: Any = "allow", **returned: Any) -> list[StepDraft]:
     return drafts
 
 
-async def calls_of_every_kind(office: Office) -> dict[str, str]:
+async def calls_of_every_kind(installation: Installation) -> dict[str, str]:
     """Their trace ids, by how they ended."""
-    approved = await office.ask(session_id="ses_1", turn_id="trn_1", tool_call_id="call_1")
+    approved = await installation.ask(session_id="ses_1", turn_id="trn_1", tool_call_id="call_1")
     said = ApprovalAnswer(approve=True, reasoning="in the project", confidence=0.95)
-    await office.answer(approved, said, SUPERVISOR, NOW + 1500)
-    await office.consume(approved, NOW + 1501)
+    await installation.answer(approved, said, SUPERVISOR, NOW + 1500)
+    await installation.consume(approved, NOW + 1501)
     returned = StepDraft(
         step=StepKind.RETURNED, call=approved.call, contents={"result": 1}, status_code=200, latency_ms=42
     )
-    await office.ledger.append("local", [returned], NOW + 1550)
-    denied = await office.ask()
-    await office.answer(denied, NO, now=NOW + 20)
-    expired = await office.ask()
-    await office.do(office.approvals.cancel, "local", [(await office.ask()).id], "caller-gone", NOW + 1)
+    await installation.ledger.append("local", [returned], NOW + 1550)
+    denied = await installation.ask()
+    await installation.answer(denied, NO, now=NOW + 20)
+    expired = await installation.ask()
+    await installation.do(
+        installation.approvals.cancel, "local", [(await installation.ask()).id], "caller-gone", NOW + 1
+    )
     from legation.approvals.approval import ApprovalChange
 
-    await office.do(
-        office.approvals.end_all, "local", [expired.id], ApprovalChange.EXPIRE, NOW + 5 * MINUTE, "unanswered"
+    await installation.do(
+        installation.approvals.end_all,
+        "local",
+        [expired.id],
+        ApprovalChange.EXPIRE,
+        NOW + 5 * MINUTE,
+        "unanswered",
     )
     error = {"error": "backend said: no such file"}
-    failed = await office.ledger.append(
+    failed = await installation.ledger.append(
         "local", simple(contents=error, status_code=502, latency_ms=7), NOW + 30
     )
-    refused = await office.ledger.append("local", simple("deny"), NOW + 40)
+    refused = await installation.ledger.append("local", simple("deny"), NOW + 40)
     granted_call = TracedCall(trace_id=new_trace_id(), agent="claude", tool="t")
     grant = principal("grant", "grt_1", 0)
     granted = [
         proposed(granted_call, write_file(tool="t"), "d"),
         decided(granted_call, "supervisor", "claude:rule-2", "v1", reason="granted", by=grant),
     ]
-    await office.ledger.append("local", granted, NOW + 50)
+    await installation.ledger.append("local", granted, NOW + 50)
     return {
         "approved": approved.trace_id,
         "denied": denied.trace_id,
@@ -171,11 +178,11 @@ async def calls_of_every_kind(office: Office) -> dict[str, str]:
     }
 
 
-async def exported_entries(office: Office) -> dict[str, TraceEntry]:
+async def exported_entries(installation: Installation) -> dict[str, TraceEntry]:
     """From the lines of the export alone."""
     steps: dict[str, list[Any]] = {}
     words: dict[tuple[str, int], dict[str, object]] = {}
-    async for raw in lines(office.database, office.sealer, "local", "srv-1"):
+    async for raw in lines(installation.database, installation.sealer, "local", "srv-1"):
         line = msgspec.json.decode(raw, type=ExportedStep)
         steps.setdefault(line.step.trace_id, []).append(line.step)
         words[line.step.server, line.step.seq] = {
@@ -184,14 +191,16 @@ async def exported_entries(office: Office) -> dict[str, TraceEntry]:
     return {trace: entries.entry(found, words) for trace, found in steps.items()}
 
 
-async def test_d7_api_export_and_span_agree_on_every_field(office: Office, collector: Collector) -> None:
-    made = await calls_of_every_kind(office)
-    async with Telemetry(collector.url, office.database, office.sealer) as telemetry:
+async def test_d7_api_export_and_span_agree_on_every_field(
+    installation: Installation, collector: Collector
+) -> None:
+    made = await calls_of_every_kind(installation)
+    async with Telemetry(collector.url, installation.database, installation.sealer) as telemetry:
         for trace in made.values():
             telemetry.ended("local", trace)
     assert {*TraceEntry.__struct_fields__} == {*ATTRIBUTES} | OF_THE_SPAN | NEVER_SENT
-    api = {entry.trace_id: entry for entry in await office.entries()}
-    disk, spans = await exported_entries(office), collector.spans
+    api = {entry.trace_id: entry for entry in await installation.entries()}
+    disk, spans = await exported_entries(installation), collector.spans
     assert spans.keys() == set(made.values())
     for trace in made.values():
         assert disk[trace] == api[trace]
@@ -212,10 +221,12 @@ async def test_d7_api_export_and_span_agree_on_every_field(office: Office, colle
 
 
 async def test_a_span_has_its_tool_its_times_and_whether_it_was_refused(
-    office: Office, collector: Collector
+    installation: Installation, collector: Collector
 ) -> None:
-    made = await calls_of_every_kind(office)
-    async with Telemetry(collector.url, office.database, office.sealer, server="srv-1") as telemetry:
+    made = await calls_of_every_kind(installation)
+    async with Telemetry(
+        collector.url, installation.database, installation.sealer, server="srv-1"
+    ) as telemetry:
         for trace in made.values():
             telemetry.ended("local", trace)
     spans = {name: collector.spans[trace] for name, trace in made.items()}
@@ -236,10 +247,12 @@ async def test_a_span_has_its_tool_its_times_and_whether_it_was_refused(
     assert "srv-1" in resource
 
 
-async def test_no_argument_and_no_result_leaves_the_house(office: Office, collector: Collector) -> None:
+async def test_no_argument_and_no_result_leaves_the_house(
+    installation: Installation, collector: Collector
+) -> None:
     drafts = simple(contents={"result": "canary-result"}, status_code=200)
-    steps = await office.ledger.append("local", drafts, NOW)
-    async with Telemetry(collector.url, office.database, office.sealer) as telemetry:
+    steps = await installation.ledger.append("local", drafts, NOW)
+    async with Telemetry(collector.url, installation.database, installation.sealer) as telemetry:
         telemetry.ended("local", steps[0].trace_id)
     sent = b"".join(collector.bodies)
     assert b"claude:rule-1" in sent
@@ -248,21 +261,23 @@ async def test_no_argument_and_no_result_leaves_the_house(office: Office, collec
 
 
 async def test_d7_a_call_that_waits_is_not_sent_and_one_that_is_not_there_neither(
-    office: Office, collector: Collector
+    installation: Installation, collector: Collector
 ) -> None:
-    pending = await office.ask()
-    async with Telemetry(collector.url, office.database, office.sealer) as telemetry:
+    pending = await installation.ask()
+    async with Telemetry(collector.url, installation.database, installation.sealer) as telemetry:
         telemetry.ended("local", pending.trace_id)
         telemetry.ended("local", "0" * 32)
         telemetry.ended("other", pending.trace_id)
     assert (collector.bodies, telemetry.sent, telemetry.lost) == ([], 0, 0)
 
 
-async def test_words_that_protobuf_cannot_hold_cost_nothing(office: Office, collector: Collector) -> None:
+async def test_words_that_protobuf_cannot_hold_cost_nothing(
+    installation: Installation, collector: Collector
+) -> None:
     error = {"error": "lone \ud800, and long " + "x" * 50_000}
-    broken = await office.ledger.append("local", simple(contents=error, status_code=500), NOW)
-    good = await office.ledger.append("local", simple(status_code=200), NOW)
-    async with Telemetry(collector.url, office.database, office.sealer) as telemetry:
+    broken = await installation.ledger.append("local", simple(contents=error, status_code=500), NOW)
+    good = await installation.ledger.append("local", simple(status_code=200), NOW)
+    async with Telemetry(collector.url, installation.database, installation.sealer) as telemetry:
         telemetry.ended("local", broken[0].trace_id)
         telemetry.ended("local", good[0].trace_id)
     assert collector.spans.keys() == {broken[0].trace_id, good[0].trace_id}
@@ -271,36 +286,40 @@ async def test_words_that_protobuf_cannot_hold_cost_nothing(office: Office, coll
     assert len(message) == telemetries.LONGEST_TEXT
 
 
-async def test_a_call_that_is_sent_twice_is_the_same_span(office: Office, collector: Collector) -> None:
-    steps = await office.ledger.append("local", simple("deny"), NOW)
+async def test_a_call_that_is_sent_twice_is_the_same_span(
+    installation: Installation, collector: Collector
+) -> None:
+    steps = await installation.ledger.append("local", simple("deny"), NOW)
     for _ in range(2):
-        async with Telemetry(collector.url, office.database, office.sealer) as telemetry:
+        async with Telemetry(collector.url, installation.database, installation.sealer) as telemetry:
             telemetry.ended("local", steps[0].trace_id)
     first, second = (ExportTraceServiceRequest.FromString(body) for body in collector.bodies)
     assert first.resource_spans[0].scope_spans == second.resource_spans[0].scope_spans
 
 
-async def test_a_dead_collector_disturbs_nobody(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dead_collector_disturbs_nobody(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(telemetries, "FLUSH_LIMIT", 0.3)
     with closing(socket.socket()) as listener:
         listener.bind(("127.0.0.1", 0))  # nobody listens
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        steps = await office.ledger.append("local", simple("deny"), NOW)
+        steps = await installation.ledger.append("local", simple("deny"), NOW)
         began = time.monotonic()
-        async with Telemetry(url, office.database, office.sealer, export_limit=0.2) as telemetry:
+        async with Telemetry(url, installation.database, installation.sealer, export_limit=0.2) as telemetry:
             for _ in range(50):
                 telemetry.ended("local", steps[0].trace_id)
-            await office.ledger.append("local", simple("deny"), NOW)  # goes on as ever
+            await installation.ledger.append("local", simple("deny"), NOW)  # goes on as ever
     assert time.monotonic() - began < 5
-    assert (telemetry.sent, (await office.verify()).ok) == (0, True)
+    assert (telemetry.sent, (await installation.verify()).ok) == (0, True)
 
 
 async def test_a_collector_that_refuses_is_counted_and_one_that_recovers_is_used(
-    office: Office, collector: Collector, caplog: pytest.LogCaptureFixture
+    installation: Installation, collector: Collector, caplog: pytest.LogCaptureFixture
 ) -> None:
     collector.status = 400
-    steps = await office.ledger.append("local", simple("deny"), NOW)
-    async with Telemetry(collector.url, office.database, office.sealer) as telemetry:
+    steps = await installation.ledger.append("local", simple("deny"), NOW)
+    async with Telemetry(collector.url, installation.database, installation.sealer) as telemetry:
         telemetry.ended("local", steps[0].trace_id)
         await _until(lambda: telemetry.lost == 1)
         collector.status = 200
@@ -310,15 +329,15 @@ async def test_a_collector_that_refuses_is_counted_and_one_that_recovers_is_used
 
 
 async def test_a_collector_that_never_answers_holds_up_neither_calls_nor_the_end(
-    office: Office, monkeypatch: pytest.MonkeyPatch
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(telemetries, "FLUSH_LIMIT", 0.3)
     monkeypatch.setattr(telemetries, "MOST_WAITING", 10)
-    steps = await office.ledger.append("local", simple("deny"), NOW)
+    steps = await installation.ledger.append("local", simple("deny"), NOW)
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         began = time.monotonic()
-        async with Telemetry(url, office.database, office.sealer, export_limit=1.0) as telemetry:
+        async with Telemetry(url, installation.database, installation.sealer, export_limit=1.0) as telemetry:
             for _ in range(50):
                 telemetry.ended("local", steps[0].trace_id)
             assert telemetry.lost == 40  # ten may wait
@@ -328,14 +347,14 @@ async def test_a_collector_that_never_answers_holds_up_neither_calls_nor_the_end
 
 
 async def test_a_call_that_cannot_be_read_does_not_end_telemetry(
-    office: Office, collector: Collector, telemetry: Telemetry
+    installation: Installation, collector: Collector, telemetry: Telemetry
 ) -> None:
-    bad = await office.ledger.append("local", simple("deny"), NOW)
-    body = "x'00'" if office.database.dialect == "sqlite" else "'\\x00'::bytea"
-    await office.sql(f"update trace_content set body = {body}")
+    bad = await installation.ledger.append("local", simple("deny"), NOW)
+    body = "x'00'" if installation.database.dialect == "sqlite" else "'\\x00'::bytea"
+    await installation.sql(f"update trace_content set body = {body}")
     telemetry.ended("local", bad[0].trace_id)
     await _until(lambda: telemetry.lost == 1)
-    good = await office.ledger.append("local", simple("deny"), NOW)
+    good = await installation.ledger.append("local", simple("deny"), NOW)
     telemetry.ended("local", good[0].trace_id)
     await _until(lambda: telemetry.sent == 1)
     assert collector.spans.keys() == {good[0].trace_id}

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.approvals.office import (
+from tests.approvals.installation import (
     MINUTE,
     NO,
     NOW,
     PERSON,
     SECOND,
     SUPERVISOR,
-    Office,
+    Installation,
     principal,
     proposal,
     write_file,
@@ -86,19 +86,21 @@ def allowed(
     return drafts
 
 
-async def supervised(office: Office, answer: ApprovalAnswer, now: int = NOW) -> Approval:
-    approval = await office.ask(now=now, session_id="ses_1")
-    await office.answer(approval, answer, SUPERVISOR, now + 1500)
+async def supervised(installation: Installation, answer: ApprovalAnswer, now: int = NOW) -> Approval:
+    approval = await installation.ask(now=now, session_id="ses_1")
+    await installation.answer(approval, answer, SUPERVISOR, now + 1500)
     if answer.approve:
-        await office.consume(approval, now + 1501)
-        await office.ledger.append("local", after(approval), now + 1550)
+        await installation.consume(approval, now + 1501)
+        await installation.ledger.append("local", after(approval), now + 1550)
     return approval
 
 
-async def test_d6_an_approved_call_has_its_approver_reason_status_and_latency(office: Office) -> None:
+async def test_d6_an_approved_call_has_its_approver_reason_status_and_latency(
+    installation: Installation,
+) -> None:
     said = ApprovalAnswer(approve=True, reasoning="in the project", confidence=0.95, claim="human:bob")
-    approval = await supervised(office, said)
-    (entry,) = await office.entries()
+    approval = await supervised(installation, said)
+    (entry,) = await installation.entries()
     assert msgspec.to_builtins(entry) == {
         "trace_id": approval.trace_id,
         "session_id": "ses_1",
@@ -125,12 +127,12 @@ async def test_d6_an_approved_call_has_its_approver_reason_status_and_latency(of
     }
 
 
-async def test_d7_disk_api_and_telemetry_say_the_same(office: Office) -> None:
+async def test_d7_disk_api_and_telemetry_say_the_same(installation: Installation) -> None:
     said = ApprovalAnswer(approve=True, reasoning="in the project", confidence=0.95)
-    approval = await supervised(office, said)
+    approval = await supervised(installation, said)
     exported = [
         msgspec.json.decode(line, type=ExportedStep)
-        async for line in lines(office.database, office.sealer, "local", "srv-1")
+        async for line in lines(installation.database, installation.sealer, "local", "srv-1")
     ]
     assert [line.step.step for line in exported] == [
         "proposed", "decided", "resolved", "consumed", "executed", "returned"
@@ -141,7 +143,7 @@ async def test_d7_disk_api_and_telemetry_say_the_same(office: Office) -> None:
         }
         for line in exported
     }
-    (shown,) = await office.entries()
+    (shown,) = await installation.entries()
     assert entries.entry([line.step for line in exported], words) == shown
     attributes = otel_attributes(shown)
     assert attributes["legation.approval.by"] == "agent:supervisor"
@@ -152,11 +154,11 @@ async def test_d7_disk_api_and_telemetry_say_the_same(office: Office) -> None:
     assert words[("srv-1", 6)] == {"result": {"ok": True}}
 
 
-async def test_a_pending_denied_expired_or_cancelled_call_says_so(office: Office) -> None:
-    pending, denied, cancelled = [await office.ask() for _ in range(3)]
-    await office.answer(denied, NO)
-    await office.do(office.approvals.cancel, "local", [cancelled.id], "caller-gone", NOW + 9)
-    shown = {entry.approval_id: entry for entry in await office.entries()}
+async def test_a_pending_denied_expired_or_cancelled_call_says_so(installation: Installation) -> None:
+    pending, denied, cancelled = [await installation.ask() for _ in range(3)]
+    await installation.answer(denied, NO)
+    await installation.do(installation.approvals.cancel, "local", [cancelled.id], "caller-gone", NOW + 9)
+    shown = {entry.approval_id: entry for entry in await installation.entries()}
     assert [shown[each.id].approval_status for each in (pending, denied, cancelled)] == [
         "pending", "denied", "cancelled"
     ]  # fmt: skip
@@ -165,7 +167,7 @@ async def test_a_pending_denied_expired_or_cancelled_call_says_so(office: Office
     assert shown[pending.id].approval_ms is None
 
 
-async def test_a_call_that_a_grant_let_pass_names_the_grant(office: Office) -> None:
+async def test_a_call_that_a_grant_let_pass_names_the_grant(installation: Installation) -> None:
     action = write_file()
     call = TracedCall(
         trace_id=new_trace_id(),
@@ -177,30 +179,32 @@ async def test_a_call_that_a_grant_let_pass_names_the_grant(office: Office) -> N
     )
     grant = principal("grant", "grt_1", 0)
     lifted = decided(call, "human_approval", "claude:rule-2", "v1", reason="granted", by=grant)
-    await office.ledger.append("local", [proposed(call, action, "d"), lifted], NOW)
-    (entry,) = await office.entries()
+    await installation.ledger.append("local", [proposed(call, action, "d"), lifted], NOW)
+    (entry,) = await installation.entries()
     assert (entry.policy, entry.approved_by, entry.reason) == ("human_approval", "grant:grt_1", "granted")
     assert (entry.approval_status, entry.turn_id, entry.tool_call_id) == (None, "t1", "c1")
 
 
-async def test_the_reason_is_that_of_the_last_step_that_has_one(office: Office) -> None:
-    approval = await office.ask()
+async def test_the_reason_is_that_of_the_last_step_that_has_one(installation: Installation) -> None:
+    approval = await installation.ask()
     door = principal("legation", "door", 2)
-    await office.do(office.approvals.escalate, door, approval.id, None, NOW + 1, reason="no-supervisor")
-    (waiting,) = await office.entries()
-    await office.do(office.approvals.cancel, "local", [approval.id], "caller-gone", NOW + 9)
-    (gone,) = await office.entries()
+    await installation.do(
+        installation.approvals.escalate, door, approval.id, None, NOW + 1, reason="no-supervisor"
+    )
+    (waiting,) = await installation.entries()
+    await installation.do(installation.approvals.cancel, "local", [approval.id], "caller-gone", NOW + 9)
+    (gone,) = await installation.entries()
     assert (waiting.reason, gone.reason) == ("no-supervisor", "caller-gone")
 
 
-async def test_one_trace_has_its_steps_with_their_hashes_and_the_result(office: Office) -> None:
-    approval = await supervised(office, ApprovalAnswer(approve=True, reasoning="r", confidence=0.9))
-    detail = await entries.detail(office.database, office.sealer, "local", approval.trace_id)
-    (entry,) = await office.entries()
+async def test_one_trace_has_its_steps_with_their_hashes_and_the_result(installation: Installation) -> None:
+    approval = await supervised(installation, ApprovalAnswer(approve=True, reasoning="r", confidence=0.9))
+    detail = await entries.detail(installation.database, installation.sealer, "local", approval.trace_id)
+    (entry,) = await installation.entries()
     assert {name: getattr(detail, name) for name in entry.__struct_fields__} == {
         name: getattr(entry, name) for name in entry.__struct_fields__
     }
-    steps = await office.database.read(entries.steps_of, "local", approval.trace_id)
+    steps = await installation.database.read(entries.steps_of, "local", approval.trace_id)
     assert [(step.step, step.hash) for step in detail.steps] == [(step.step, step.hash) for step in steps]
     assert [step.by for step in detail.steps if step.by] == ["agent:supervisor"]
     assert (detail.steps[0].server, detail.steps[0].at, detail.result) == (
@@ -208,11 +212,11 @@ async def test_one_trace_has_its_steps_with_their_hashes_and_the_result(office: 
     )  # fmt: skip
 
 
-async def test_a_trace_that_is_not_there_is_not_found(office: Office) -> None:
-    (elsewhere, *_) = await office.ledger.append("other", allowed(), NOW)
+async def test_a_trace_that_is_not_there_is_not_found(installation: Installation) -> None:
+    (elsewhere, *_) = await installation.ledger.append("other", allowed(), NOW)
     for trace in (elsewhere.trace_id, "0" * 32, "", "'", "☺"):
         with pytest.raises(NotFound):
-            await entries.detail(office.database, office.sealer, "local", trace)
+            await entries.detail(installation.database, installation.sealer, "local", trace)
 
 
 def test_the_lines_for_jq_are_in_the_docs_as_the_seed_prints_them() -> None:
@@ -220,13 +224,18 @@ def test_the_lines_for_jq_are_in_the_docs_as_the_seed_prints_them() -> None:
     assert all(f"jq '{line}'" in page for line in JQ.values())
 
 
-async def test_an_export_of_all_chains_verifies_chain_by_chain(office: Office) -> None:
-    second = Ledger(office.database, Chain("srv-2", office.sealer))
+async def test_an_export_of_all_chains_verifies_chain_by_chain(installation: Installation) -> None:
+    second = Ledger(installation.database, Chain("srv-2", installation.sealer))
     for number in range(3):
-        await office.ledger.append("local", allowed(), NOW + number)
+        await installation.ledger.append("local", allowed(), NOW + number)
     await second.append("local", allowed(), NOW)
     await second.append("other", allowed(), NOW)
-    place = (office.database, office.sealer, "local", await office.database.read(chains, "local"))
+    place = (
+        installation.database,
+        installation.sealer,
+        "local",
+        await installation.database.read(chains, "local"),
+    )
     exported = [line async for line in lines_of(*place)]
     bare = [line async for line in lines_of(*place, with_contents=False)]
     reports, without = verify_export(exported), verify_export(bare)
@@ -243,60 +252,62 @@ async def test_an_export_of_all_chains_verifies_chain_by_chain(office: Office) -
     assert [(report.server, report.ok) for report in cut] == [("srv-1", True), ("srv-2", False)]
 
 
-async def test_a_call_that_nobody_was_asked_about_has_no_approval(office: Office) -> None:
-    await office.ledger.append("local", allowed(), NOW)
-    await office.ledger.append("local", allowed(verdict="deny"), NOW + 1)
-    denied, entry = await office.entries()
+async def test_a_call_that_nobody_was_asked_about_has_no_approval(installation: Installation) -> None:
+    await installation.ledger.append("local", allowed(), NOW)
+    await installation.ledger.append("local", allowed(verdict="deny"), NOW + 1)
+    denied, entry = await installation.entries()
     assert (entry.policy, entry.policy_rule, entry.status_code) == ("allow", "claude:rule-1", 200)
     assert (entry.approval_id, entry.approval_status, entry.approved_by) == (None, None, None)
     assert (denied.policy, denied.status_code) == ("deny", None)
 
 
-async def test_a_failed_call_has_its_error_and_its_text_is_sealed(office: Office) -> None:
-    approval = await office.answer(await office.ask())
+async def test_a_failed_call_has_its_error_and_its_text_is_sealed(installation: Installation) -> None:
+    approval = await installation.answer(await installation.ask())
     failed = after(approval, contents={"error": "backend said: no such file"}, status_code=502)
-    await office.ledger.append("local", failed, NOW + 5)
-    (entry,) = await office.entries()
+    await installation.ledger.append("local", failed, NOW + 5)
+    (entry,) = await installation.entries()
     assert (entry.error, entry.status_code) == ("backend said: no such file", 502)
 
 
-async def test_only_supervisors_words_stand_as_a_supervisors(office: Office) -> None:
+async def test_only_supervisors_words_stand_as_a_supervisors(installation: Installation) -> None:
     """The seed's jq lines count whatever has supervisor fields: a person's reason is not one."""
-    person = await office.ask()
-    await office.answer(person, ApprovalAnswer(approve=True, reasoning="I looked", confidence=0.2), PERSON)
-    silent = await office.ask()
-    await office.answer(silent, ApprovalAnswer(approve=False), SECOND)
-    shown = {entry.approval_id: entry for entry in await office.entries()}
+    person = await installation.ask()
+    await installation.answer(
+        person, ApprovalAnswer(approve=True, reasoning="I looked", confidence=0.2), PERSON
+    )
+    silent = await installation.ask()
+    await installation.answer(silent, ApprovalAnswer(approve=False), SECOND)
+    shown = {entry.approval_id: entry for entry in await installation.entries()}
     assert (shown[person.id].supervisor_reasoning, shown[person.id].supervisor_confidence) == (None, None)
     assert (shown[silent.id].supervisor_reasoning, shown[silent.id].supervisor_confidence) == ("", None)
 
 
-async def test_the_three_jq_lines_of_the_seed_give_the_right_answers(office: Office) -> None:
+async def test_the_three_jq_lines_of_the_seed_give_the_right_answers(installation: Installation) -> None:
     for number, confidence in enumerate((0.95, 0.8, 0.6)):
         await supervised(
-            office, ApprovalAnswer(approve=True, reasoning="r", confidence=confidence), NOW + number
+            installation, ApprovalAnswer(approve=True, reasoning="r", confidence=confidence), NOW + number
         )
-    await office.answer(
-        await office.ask(), ApprovalAnswer(approve=True, reasoning="mine", confidence=0.1), PERSON
+    await installation.answer(
+        await installation.ask(), ApprovalAnswer(approve=True, reasoning="mine", confidence=0.1), PERSON
     )
-    await office.ask()
-    await office.ledger.append("local", allowed(), NOW)
-    body = msgspec.json.encode(await office.entries())
+    await installation.ask()
+    await installation.ledger.append("local", allowed(), NOW)
+    body = msgspec.json.encode(await installation.entries())
     check_the_jq_lines(body, [0.95, 0.8, 0.6])
 
 
-async def test_traces_are_chosen_by_agent_tool_and_time(office: Office) -> None:
+async def test_traces_are_chosen_by_agent_tool_and_time(installation: Installation) -> None:
     for number, (agent, tool) in enumerate([("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]):
-        await office.ledger.append("local", allowed(tool, agent=agent), NOW + number)
+        await installation.ledger.append("local", allowed(tool, agent=agent), NOW + number)
     listed = {
-        "agent a": await office.entries(agent="a"),
-        "tool x": await office.entries(tool="x"),
-        "both": await office.entries(agent="b", tool="y"),
-        "since": await office.entries(since=NOW + 2),
-        "session": await office.entries(session="ses_1", since=NOW + 3),
-        "session, agent and tool": await office.entries(session="ses_1", agent="a", tool="y"),
-        "no such session": await office.entries(session="ses_2"),
-        "no pattern": await office.entries(tool="*"),
+        "agent a": await installation.entries(agent="a"),
+        "tool x": await installation.entries(tool="x"),
+        "both": await installation.entries(agent="b", tool="y"),
+        "since": await installation.entries(since=NOW + 2),
+        "session": await installation.entries(session="ses_1", since=NOW + 3),
+        "session, agent and tool": await installation.entries(session="ses_1", agent="a", tool="y"),
+        "no such session": await installation.entries(session="ses_2"),
+        "no pattern": await installation.entries(tool="*"),
     }
     assert {name: [(entry.agent_id, entry.tool) for entry in found] for name, found in listed.items()} == {
         "agent a": [("a", "y"), ("a", "x")],
@@ -310,15 +321,17 @@ async def test_traces_are_chosen_by_agent_tool_and_time(office: Office) -> None:
     }
 
 
-async def test_pages_of_traces_miss_nothing_and_repeat_nothing(office: Office) -> None:
+async def test_pages_of_traces_miss_nothing_and_repeat_nothing(installation: Installation) -> None:
     made = []
     for number in range(8):
-        steps = await office.ledger.append("local", allowed(), NOW + number // 3)
+        steps = await installation.ledger.append("local", allowed(), NOW + number // 3)
         made.append(steps[0].trace_id)
     seen: list[str] = []
     after_ = None
     while True:
-        page = await entries.entries(office.database, office.sealer, "local", TraceFilter(), 3, after_)
+        page = await entries.entries(
+            installation.database, installation.sealer, "local", TraceFilter(), 3, after_
+        )
         seen += [entry.trace_id for entry in page.items]
         if (after_ := page.next) is None:
             break
@@ -328,49 +341,53 @@ async def test_pages_of_traces_miss_nothing_and_repeat_nothing(office: Office) -
 
 
 @pytest.mark.parametrize("place", ["", "x", "12", "-abc", "1-a'b", "9" * 30 + "-ab"])
-async def test_a_place_that_no_page_named_is_refused(office: Office, place: str) -> None:
+async def test_a_place_that_no_page_named_is_refused(installation: Installation, place: str) -> None:
     with pytest.raises(InvalidParams):
-        await entries.entries(office.database, office.sealer, "local", TraceFilter(), 3, place)
+        await entries.entries(installation.database, installation.sealer, "local", TraceFilter(), 3, place)
 
 
-async def test_the_recent_traces_of_an_agent_hold_no_arguments(office: Office) -> None:
+async def test_the_recent_traces_of_an_agent_hold_no_arguments(installation: Installation) -> None:
     for number in range(12):
-        await office.ledger.append("local", allowed(), NOW + number)
-    await office.ledger.append("local", allowed(agent="codex"), NOW + 99)
-    recent = await office.database.read(entries.recent, "local", "claude")
+        await installation.ledger.append("local", allowed(), NOW + number)
+    await installation.ledger.append("local", allowed(agent="codex"), NOW + 99)
+    recent = await installation.database.read(entries.recent, "local", "claude")
     assert len(recent) == 10
     assert recent[0].timestamp == "2023-11-14T22:13:20.011Z"
     assert recent[0].__struct_fields__ == ("trace_id", "tool", "policy", "timestamp")
 
 
-async def test_another_workspaces_traces_are_not_there(office: Office) -> None:
-    steps = await office.ledger.append("other", allowed(), NOW)
-    assert await office.entries() == []
-    assert await office.database.read(entries.steps_of, "local", steps[0].trace_id) == []
-    assert await office.database.read(entries.steps_of, "other", steps[0].trace_id) == steps
+async def test_another_workspaces_traces_are_not_there(installation: Installation) -> None:
+    steps = await installation.ledger.append("other", allowed(), NOW)
+    assert await installation.entries() == []
+    assert await installation.database.read(entries.steps_of, "local", steps[0].trace_id) == []
+    assert await installation.database.read(entries.steps_of, "other", steps[0].trace_id) == steps
 
 
-async def test_an_edited_call_is_two_entries_and_the_new_one_names_the_old(office: Office) -> None:
-    old = await office.ask()
-    new = await office.do(
-        office.approvals.edit, PERSON, old.id, proposal(write_file("/p/safe.go")), NOW + MINUTE
+async def test_an_edited_call_is_two_entries_and_the_new_one_names_the_old(
+    installation: Installation,
+) -> None:
+    old = await installation.ask()
+    new = await installation.do(
+        installation.approvals.edit, PERSON, old.id, proposal(write_file("/p/safe.go")), NOW + MINUTE
     )
-    await office.answer(new, now=NOW + MINUTE)
-    second, first = await office.entries()
+    await installation.answer(new, now=NOW + MINUTE)
+    second, first = await installation.entries()
     assert (first.approval_status, second.approval_status) == ("superseded", "approved")
-    steps = await office.database.read(entries.steps_of, "local", new.trace_id)
+    steps = await installation.database.read(entries.steps_of, "local", new.trace_id)
     assert steps[0].replaces == old.id
 
 
-async def test_words_and_arguments_of_every_kind_come_back_as_they_were(office: Office) -> None:
+async def test_words_and_arguments_of_every_kind_come_back_as_they_were(installation: Installation) -> None:
     params = {"lone": "a\ud800", "big": 2**70, "deep": [{"x": None}], "é": "☺", "nul": "\x00"}
-    await office.ask(write_file().__class__(agent="claude", tool="t", params=params))
-    (entry,) = await office.entries()
+    await installation.ask(write_file().__class__(agent="claude", tool="t", params=params))
+    (entry,) = await installation.entries()
     assert entry.params == params
 
 
-async def test_a_value_that_is_too_large_is_refused_and_nothing_is_written(office: Office) -> None:
+async def test_a_value_that_is_too_large_is_refused_and_nothing_is_written(
+    installation: Installation,
+) -> None:
     huge = write_file("x" * (MAX_PAGE + 1))
     with pytest.raises(InvalidParams):
-        await office.ask(huge)
-    assert (await office.entries(), (await office.verify()).steps) == ([], 0)
+        await installation.ask(huge)
+    assert (await installation.entries(), (await installation.verify()).steps) == ([], 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.approvals.office import AGENT, NOW, PERSON, proposal, write_file
+from tests.approvals.installation import AGENT, NOW, PERSON, proposal, write_file
 from tests.store.installation import new_sealer
 
 from legation.approvals.approval import ApprovalAnswer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.approvals.doors import YES, Rig, open_door, request
-from tests.approvals.office import PERSON, SUPERVISOR, Office
+from tests.approvals.installation import PERSON, SUPERVISOR, Installation
 
 from legation.approvals.approval import Approval, ApprovalState
 from legation.approvals.queue import MOST_PATTERNS
@@ -17,8 +17,8 @@ Asked = tuple[Rig, Approval, asyncio.Task[object]]
 
 
 @pytest.fixture
-async def rig(office: Office, tmp_path: Path) -> AsyncIterator[Rig]:
-    async with open_door(office, tmp_path) as opened:
+async def rig(installation: Installation, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with open_door(installation, tmp_path) as opened:
         yield opened
 
 
@@ -124,7 +124,7 @@ async def test_a_supervisor_that_looks_at_ever_other_tools_counts_for_the_newest
     for number in range(MOST_PATTERNS + 5):
         rig.clock.advance(0.01)
         await rig.attendance.note(SUPERVISOR, f"t{number}.*")
-    rows = await rig.office.sql("select tools from attendance")
+    rows = await rig.installation.sql("select tools from attendance")
     assert {row["tools"] for row in rows} == {f"t{number}.*" for number in range(5, MOST_PATTERNS + 5)}
     assert await rig.attendance.last("local", "t4.x") == 0
     assert await rig.attendance.last("local", "t36.x") == rig.clock.now_ms()

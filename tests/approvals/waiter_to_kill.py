@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.approvals.office import AGENT, NOW, Office, add_asker
+from tests.approvals.installation import AGENT, NOW, Installation, add_asker
 from tests.approvals.test_trace import after
 
 from legation.secret import Secret
@@ -16,24 +16,24 @@ from legation.store.secrets.sealing import Sealer
 AT_ONCE = 4
 
 
-async def act(office: Office, waiter: str, effects: int) -> None:
+async def act(installation: Installation, waiter: str, effects: int) -> None:
     while True:
-        approval = await office.ask(waiter=waiter)
-        approved = await office.answer(approval)
-        await office.consume(approved)
+        approval = await installation.ask(waiter=waiter)
+        approved = await installation.answer(approval)
+        await installation.consume(approved)
         os.write(effects, f"{approval.id}\n".encode())  # the effect, counted
-        await office.ledger.append("local", after(approval), NOW + 3)
+        await installation.ledger.append("local", after(approval), NOW + 3)
 
 
 async def main() -> None:
     folder, key, waiter = sys.argv[1:]
     effects = os.open(Path(folder) / "effects", os.O_WRONLY | os.O_APPEND)
     async with SqliteDatabase(Path(folder) / "legation.db") as database:
-        office = Office(database, Sealer(KeyRing(make_key(Secret(key, "vault-key")))))
+        installation = Installation(database, Sealer(KeyRing(make_key(Secret(key, "vault-key")))))
         await add_asker(database, AGENT.id)
         sys.stdout.write("acting\n")
         sys.stdout.flush()
-        await asyncio.gather(*[act(office, waiter, effects) for _ in range(AT_ONCE)])
+        await asyncio.gather(*[act(installation, waiter, effects) for _ in range(AT_ONCE)])
 
 
 asyncio.run(main())

@@ -19,8 +19,8 @@ from acp.client.connection import ClientSideConnection
 from acp.interfaces import Client
 from acp.schema import AllowedOutcome, ClientCapabilities, DeniedOutcome, RequestPermissionResponse
 from tests import real_agents
-from tests.cli.cli import environment, legation, rehearse
-from tests.cli.running import Running
+from tests.cli.command import environment, legation, rehearse
+from tests.cli.server_process import Running
 from tests.server.acp.acp_server import http_to, serving
 
 from legation.cli.acp_bridge import LONGEST

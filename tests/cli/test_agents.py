@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from tests.agents.catalogue.machine import CLAUDE, CODEX, Machine, disguised
 from tests.agents.install.local_registry import LocalRegistry, local_registry
-from tests.cli.cli import AtTerminal, json_lines, legation
-from tests.server.sessions import mirror
+from tests.cli.command import AtTerminal, json_lines, legation
+from tests.server.sessions import mirror_agent
 
 from legation.cli.main import run
 from legation.cli.output import ProgressLine
@@ -119,7 +119,7 @@ def test_modes_and_models_say_who_says_so(home: Path) -> None:
 
 
 def test_variants_are_listed_with_the_models(machine: Machine, home: Path) -> None:
-    machine.custom(f'[agents.mine]\ncommand = "{sys.executable}"\nargs = ["{mirror.__file__}"]\n')
+    machine.custom(f'[agents.mine]\ncommand = "{sys.executable}"\nargs = ["{mirror_agent.__file__}"]\n')
     assert "variants of small: low (default), high" in legation(home, "agents", "models", "mine").stdout
     (kept,) = json_lines(legation(home, "agents", "models", "mine", "--json").stdout)
     assert ([each["id"] for each in kept["variants"]], kept["default_variant"]) == (["low", "high"], "low")

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.cli.at_screen import OURS, at_screen
-from tests.cli.cli import LIMIT, environment, json_lines
+from tests.cli.command import LIMIT, environment, json_lines
+from tests.cli.screen import OURS, at_screen
 from tests.client.canned_door import TOKEN, CannedServer, canned, view
 
 from legation.cli.approvals_watch import ENTER, LEAVE

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.cli.cli import AtTerminal, legation
+from tests.cli.command import AtTerminal, legation
 
 from legation.cli import demo
 

@@ -2,8 +2,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.cli import json_lines, legation
-from tests.cli.running import running
+from tests.cli.command import json_lines, legation
+from tests.cli.server_process import running
 
 from legation.cli.doctor import doctor
 

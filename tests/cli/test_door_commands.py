@@ -13,9 +13,9 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
-from tests.cli.at_screen import at_screen
-from tests.cli.cli import LIMIT, json_lines, legation
-from tests.cli.running import running
+from tests.cli.command import LIMIT, json_lines, legation
+from tests.cli.screen import at_screen
+from tests.cli.server_process import running
 
 from legation.client import Legation
 from legation.errors import AlreadyAnswered, Forbidden

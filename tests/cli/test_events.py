@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.cli.cli import AtTerminal, json_lines, legation, rehearse
+from tests.cli.command import AtTerminal, json_lines, legation, rehearse
 
 from legation.agents.rehearsal.demo_repo import make_demo_repo
 from legation.store.jsonl import JsonlBackend

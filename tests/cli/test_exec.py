@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.scripted import PRELUDE, scripted
-from tests.cli.cli import AtTerminal, environment, json_lines, legation, rehearse
+from tests.agents.bytes_agent import PRELUDE, scripted
+from tests.cli.command import AtTerminal, environment, json_lines, legation, rehearse
 
 from legation.agents.rehearsal.demo_repo import make_demo_repo
 from legation.approvals.trace.export import verify_lines, whole_lines

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.agents.moody import QWEN, VIBE, moody
-from tests.agents.scripted import PRELUDE
-from tests.cli.cli import AtTerminal, json_lines, legation
+from tests.agents.bytes_agent import PRELUDE
+from tests.agents.modes_agent import QWEN, VIBE, moody
+from tests.cli.command import AtTerminal, json_lines, legation
 
 pytestmark = pytest.mark.heavy  # two processes for each test
 

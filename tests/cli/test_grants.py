@@ -2,8 +2,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.canned import Command, command
-from tests.cli.cli import json_lines
+from tests.cli.canned_command import Command, command
+from tests.cli.command import json_lines
 from tests.client.canned_door import CannedServer, canned, grant
 
 from legation.wire.api.approvals import NewGrant

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.cli.cli import legation
+from tests.cli.command import legation
 
 import legation as package
 
@@ -48,7 +48,7 @@ def test_a_closed_pipe_is_no_error(home: Path, repo: Path) -> None:
     import subprocess
     import sys
 
-    from tests.cli.cli import environment
+    from tests.cli.command import environment
 
     assert legation(home, "exec", "--agent", "rehearsal", "--yes", "fix it", cwd=repo).returncode == 0
     done = subprocess.run(

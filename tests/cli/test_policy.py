@@ -2,9 +2,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cli.canned import command
-from tests.cli.cli import json_lines, legation
-from tests.cli.running import running
+from tests.cli.canned_command import command
+from tests.cli.command import json_lines, legation
+from tests.cli.server_process import running
 from tests.client.canned_door import canned
 
 from legation.approvals.policy.load import load_text

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from tests.cli.cli import AtTerminal, json_lines, legation, rehearse
-from tests.cli.running import running
+from tests.cli.command import AtTerminal, json_lines, legation, rehearse
+from tests.cli.server_process import running
 
 from legation.errors import STATUS, Code
 

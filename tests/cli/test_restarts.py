@@ -13,9 +13,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.cli.at_screen import at_screen
-from tests.cli.cli import LIMIT, AtTerminal, environment, json_lines, legation, rehearse
-from tests.cli.running import Running
+from tests.cli.command import LIMIT, AtTerminal, environment, json_lines, legation, rehearse
+from tests.cli.screen import at_screen
+from tests.cli.server_process import Running
 
 from legation.client import Legation
 from legation.errors import STATUS, Code

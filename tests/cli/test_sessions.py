@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.canned import Command, command
-from tests.cli.cli import LIMIT, AtTerminal, environment, json_lines, legation, rehearse
+from tests.cli.canned_command import Command, command
+from tests.cli.command import LIMIT, AtTerminal, environment, json_lines, legation, rehearse
 from tests.client.canned_door import TOKEN
 from tests.client.canned_sessions import CannedSessions, Steps, canned_sessions, info
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.cli import LIMIT, environment, legation, rehearse
+from tests.cli.command import LIMIT, environment, legation, rehearse
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

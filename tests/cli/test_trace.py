@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from msgspec.structs import asdict
-from tests.cli.canned import Command, command
-from tests.cli.cli import json_lines, legation
+from tests.cli.canned_command import Command, command
+from tests.cli.command import json_lines, legation
 from tests.client.canned_door import AT, CannedServer, canned, entry
 
 from legation.approvals.trace.export import ExportedContent, ExportedStep

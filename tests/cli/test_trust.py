@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.cli import json_lines, legation
-from tests.cli.running import running
+from tests.cli.command import json_lines, legation
+from tests.cli.server_process import running
 
 from legation.errors import STATUS, Code
 

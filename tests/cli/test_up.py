@@ -22,8 +22,8 @@ from typing import Any
 import httpx2
 import pytest
 from tests.certificates import make_certificate
-from tests.cli.cli import LIMIT, environment, json_lines, legation, rehearse
-from tests.cli.running import Running, running
+from tests.cli.command import LIMIT, environment, json_lines, legation, rehearse
+from tests.cli.server_process import Running, running
 from tests.postgres import Postgres
 
 from legation.proc.tree import process

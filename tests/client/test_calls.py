@@ -10,8 +10,8 @@ from traceback import TracebackException
 from typing import Any
 
 import pytest
-from tests.client.drivers import TOKEN, Driver, both
-from tests.client.faults import Asked, Cut, FaultServer, answer, html, in_turn, ok, problem, serving
+from tests.client.both_clients import TOKEN, Driver, both
+from tests.client.faulty_server import Asked, Cut, FaultServer, answer, html, in_turn, ok, problem, serving
 
 from legation.client import Timeouts
 from legation.client.part_file import PartFile

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from msgspec.structs import asdict
+from tests.client.both_clients import TOKEN, Driver, both
 from tests.client.canned_door import TOKEN as CANNED_TOKEN
 from tests.client.canned_door import CannedServer, canned, entry, view
-from tests.client.drivers import TOKEN, Driver, both
-from tests.client.faults import Asked, answer, html, in_turn, ok, problem, serving
+from tests.client.faulty_server import Asked, answer, html, in_turn, ok, problem, serving
 
 from legation.client import Legation, Timeouts
 from legation.client.operations import call_tool

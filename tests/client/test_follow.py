@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.client.faults import BYE, END, HELLO, event, notice, tagged
+from tests.client.faulty_server import BYE, END, HELLO, event, notice, tagged
 
 from legation.client.follow import MAX_BROKEN, Follow, ManyStreams, OneStream
 from legation.client.request import LONG_ENOUGH, MOST_PAUSE, Reconnects, RequestFailure

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
-from tests.client.drivers import TOKEN, Driver, both
-from tests.client.faults import (
+from tests.client.both_clients import TOKEN, Driver, both
+from tests.client.faulty_server import (
     BYE,
     END,
     HELLO,

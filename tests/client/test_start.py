@@ -16,7 +16,7 @@ from traceback import TracebackException
 from typing import Any
 
 import pytest
-from tests.client.faults import in_turn, ok, serving
+from tests.client.faulty_server import in_turn, ok, serving
 
 from legation.client import AsyncLegation, Legation, Spawn
 from legation.client.child import choose_port, command, environment, make_token

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.client.drivers import TOKEN, Driver, both
-from tests.client.faults import (
+from tests.client.both_clients import TOKEN, Driver, both
+from tests.client.faulty_server import (
     BYE,
     END,
     HELLO,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.approvals import doors
-from tests.approvals.office import open_office
+from tests.approvals.installation import open_installation
 from tests.host.rig import Rig, rig
 from tests.store.database.databases import Either
 
@@ -37,8 +37,8 @@ class AtADoor:
 @asynccontextmanager
 async def door_in_memory(place: Path, policy: str = POLICY, **habits: Any) -> AsyncIterator[doors.Rig]:
     async with MemoryDatabase() as database:
-        office = await open_office(cast(Either, database))
-        async with doors.open_door(office, place, policy, **habits) as door:
+        installation = await open_installation(cast(Either, database))
+        async with doors.open_door(installation, place, policy, **habits) as door:
             yield door
 
 

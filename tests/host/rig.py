@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.agents.scripted import scripted
+from tests.agents.bytes_agent import scripted
 
 from legation.clock import Clock
 from legation.host.host import AcpHost

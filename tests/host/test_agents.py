@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.host.host_events import codes, told, until_agent, until_code
 from tests.host.rig import Hand, events, go, of_type, play, rig, until_type
-from tests.host.told import codes, told, until_agent, until_code
 
 import legation
 from legation.agents.rpc import AgentRefused

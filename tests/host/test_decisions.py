@@ -178,9 +178,9 @@ subscriber/error: a callback failed
 
 from pathlib import Path
 
-from tests.host.listing import listed, missing
+from tests.host.docstring_lists import listed, missing
+from tests.host.host_events import codes, told, until_code
 from tests.host.rig import play, rig
-from tests.host.told import codes, told, until_code
 
 from legation.wire.event_types import Diagnostic, DiagnosticCode
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.approvals.doors import NO, YES
-from tests.approvals.office import PERSON, SUPERVISOR, principal
+from tests.approvals.installation import PERSON, SUPERVISOR, principal
 from tests.host.at_a_door import HOST, AtADoor, at_a_door, door_in_memory
 from tests.host.rig import go, of_type, play, rig
 
@@ -56,7 +56,7 @@ async def test_what_a_rule_allows_is_not_asked_and_the_record_names_the_rule(tmp
         )
         assert answered["reason"].startswith("p:runs: ")
         assert at.door.changes == []
-        [entry] = await at.door.office.entries(session=session.id)
+        [entry] = await at.door.installation.entries(session=session.id)
         assert (entry.policy, entry.policy_rule) == ("allow", "p:runs")
 
 
@@ -78,7 +78,7 @@ async def test_a_permissions_id_is_its_approvals_id_and_an_answer_there_is_its_a
         assert (answered["by"], answered["reason"]) == ("agent:supervisor", "p:edits: approved")
         steps = ["proposed", "decided", "resolved", "consumed"]
         assert await at.door.steps(approval.trace_id) == steps
-        assert (await at.door.office.verify()).ok
+        assert (await at.door.installation.verify()).ok
 
 
 async def test_a_no_is_told_with_its_words(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_arguments_that_nobody_can_judge_are_refused_as_ever(tmp_path: Pat
         await go(session)
         [chunk] = await said_of(session, "agent-message-chunk")
         assert json.loads(chunk["content"]["text"])["result"] == {"outcome": {"outcome": "cancelled"}}
-        assert await at.door.office.entries() == []
+        assert await at.door.installation.entries() == []
 
 
 async def test_an_agents_home_is_its_own_and_outside_of_the_workspace(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ async def test_what_cannot_be_judged_or_kept_is_denied_and_says_why(tmp_path: Pa
         assert (too_long.outcome, too_long.by) == ("denied", "legation")
         assert "cannot keep a tool's name" in str(too_long.message)
         assert "there is none" in (await unknown.decide(ask())).reason
-        assert await rig.office.entries() == []
+        assert await rig.installation.entries() == []
 
 
 async def test_a_door_that_is_closed_denies_without_a_word_of_ours(
@@ -463,7 +463,7 @@ async def heard(session: Session) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 async def grants_of(at: AtADoor) -> list[Grant]:
-    return (await at.door.office.database.read(grants_page, "local")).items
+    return (await at.door.installation.database.read(grants_page, "local")).items
 
 
 async def test_a_person_who_approves_an_agent_that_offers_only_always_grants_the_tool_for_the_session(
@@ -521,9 +521,11 @@ async def test_always_is_pressed_only_where_a_grant_covers_the_tool_whatever_its
     async with at_a_door(tmp_path, ALWAYS.replace("ACTION", action)) as at:
         session = await at.made.script(MASTERFUL)
         if grant is not None:
-            grants = GrantService(at.door.office.database, at.door.office.ledger.chain.sealer, at.door.clock)
+            grants = GrantService(
+                at.door.installation.database, at.door.installation.ledger.chain.sealer, at.door.clock
+            )
             now = at.door.clock.now_ms()
-            await at.door.office.database.transact(
+            await at.door.installation.database.transact(
                 grants.give, PERSON, grant, grant=new_grant_id(now), now_ms=now, session=session.id
             )
         prompting = asyncio.create_task(go(session))

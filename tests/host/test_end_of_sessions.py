@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.host.host_events import codes
 from tests.host.rig import go, of_type, play, rig
-from tests.host.told import codes
 
 from legation.errors import AgentExited, CapabilityUnsupported, Conflict, NotFound, SessionClosed
 from legation.host.options import Limits, read_meta

@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from tests.host.carried import Client, Heard, Message, carry, client, script
+from tests.host.json_endpoint import Client, Heard, Message, carry, client, script
 from tests.host.rig import LIMIT
 
 from legation.agents.rpc import AgentRefused

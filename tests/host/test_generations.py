@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.host.host_events import until_code
 from tests.host.rig import Rig, events, go, of_type, play, rig, until_status
 from tests.host.test_restart import LIVES, LOADS, RESUMES, able
-from tests.host.told import until_code
 from tests.store.backends import ALL, make_backend
 
 from legation.agents.rpc import AgentRefused

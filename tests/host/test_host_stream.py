@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.host.host_events import codes, events_of, told, until_code
 from tests.host.rig import events, play, rig, until_type
-from tests.host.told import codes, events_of, told, until_code
 
 from legation.errors import InvalidParams, NotFound
 from legation.host.host import AcpHost

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.host.carried import Client, Heard, Message, client
+from tests.host.json_endpoint import Client, Heard, Message, client
 from tests.host.rig import LIMIT
 
 from legation.errors import AlreadyAnswered, ConfigInvalid, InvalidParams, NotFound

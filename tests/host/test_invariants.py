@@ -45,9 +45,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.host.listing import listed, missing
+from tests.host.docstring_lists import listed, missing
+from tests.host.host_events import events_of, told, until_told
 from tests.host.rig import of_type, play, rig
-from tests.host.told import events_of, told, until_told
 
 from legation.errors import AlreadyAnswered, InvalidParams, NotFound
 from legation.host.host import AcpHost

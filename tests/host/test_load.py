@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.host.host_events import codes, told
 from tests.host.rig import Rig, events, go, of_type, play, rig, status_of
-from tests.host.told import codes, told
 
 from legation.agents.rpc import AgentRefused
 from legation.errors import Conflict, SessionClosed

@@ -126,7 +126,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.agents.scripted import scripted
+from tests.agents.bytes_agent import scripted
 from tests.host.rig import Hand, Rig, events, go, of_type, play, rig, until, until_type
 
 from legation.host.options import Limits

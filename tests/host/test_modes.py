@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from tests.agents.moody import QWEN, VIBE, moody
+from tests.agents.modes_agent import QWEN, VIBE, moody
 from tests.host.at_a_door import at_a_door
 from tests.host.rig import Hand, Rig, go, of_type, rig, until_status, until_type
 
@@ -115,7 +115,7 @@ async def test_an_agent_that_cannot_be_put_right_is_told_of_on_transcript_and_tr
         assert (found["mode"], found["found"], found.get("putInto")) == ("auto", "opened", None)
         assert why in found["reason"]
         await go(session)
-        entries = await at.door.office.entries(session=session.id)
+        entries = await at.door.installation.entries(session=session.id)
         assert ("switch_mode", "unasked") in [(each.tool, each.reason) for each in entries]
 
 
@@ -126,7 +126,7 @@ async def test_an_agent_that_leaves_its_asking_mode_is_told_of_and_put_back(tmp_
         found = json.loads((await until_type(session, "unasking-mode")).payload)
         assert (found["mode"], found["found"], found["putInto"]) == ("yolo", "left", "default")
         assert current_mode(session.offers) == "default"
-        entries = await at.door.until(lambda: at.door.office.entries(session=session.id), bool)
+        entries = await at.door.until(lambda: at.door.installation.entries(session=session.id), bool)
         assert [(each.tool, each.policy, each.reason) for each in entries] == [
             ("switch_mode", "deny", "unasked")
         ]

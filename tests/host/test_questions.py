@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from tests.agents.scripted import scripted
+from tests.agents.bytes_agent import scripted
 
 from legation.agents.acp import AcpAgent
 from legation.agents.driver import OpenRequest

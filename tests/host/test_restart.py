@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.host.host_events import codes, told, until_agent, until_code
 from tests.host.rig import Rig, go, of_type, play, rig, until_status, until_type
-from tests.host.told import codes, told, until_agent, until_code
 
 from legation.errors import AgentError, AgentExited
 from legation.host.options import Backoff, HostOptions, Limits

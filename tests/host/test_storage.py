@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.host.host_events import codes, events_of, told, until_code, until_told
 from tests.host.rig import LIMIT, Rig, events, go, of_type, play, status_of, until_type
-from tests.host.told import codes, events_of, told, until_code, until_told
 
 from legation.errors import StorageFailed
 from legation.host.host import AcpHost

@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.host.host_events import codes
 from tests.host.rig import Rig, of_type, play, rig, until, until_type
 from tests.host.test_end import alive
-from tests.host.told import codes
 
 from legation.host.requests.services import DefaultTerminals
 from legation.host.session import Session

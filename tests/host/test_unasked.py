@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.moody import moody
+from tests.agents.modes_agent import moody
 from tests.approvals.doors import NO, YES
-from tests.approvals.office import PERSON, SUPERVISOR
+from tests.approvals.installation import PERSON, SUPERVISOR
 from tests.host.at_a_door import AtADoor, at_a_door
 from tests.host.rig import Hand, events, go, of_type, rig, until_type
 
@@ -112,7 +112,7 @@ async def test_a_reverse_write_is_decided_by_policy_and_traced(tmp_path: Path) -
         assert (at.made.work / "a.txt").read_text() == "new"
         [asked] = await told(session, "permission-asked")
         assert asked["action"]["paths"] == [str(at.made.work / "a.txt")]
-        [entry] = await at.door.office.entries(session=session.id)
+        [entry] = await at.door.installation.entries(session=session.id)
         assert (entry.tool, entry.policy_rule, entry.approval_status) == (
             "write_text_file",
             "p:edits",
@@ -133,7 +133,7 @@ async def test_what_a_rule_closes_is_closed_to_the_agents_client_too_and_the_age
             f"cannot {how} {at.made.work / 'secret'}: denied by p:secret: It is closed."
         )
         assert (at.made.work / "secret").read_text() == "keys"
-        [entry] = await at.door.office.entries(session=session.id)
+        [entry] = await at.door.installation.entries(session=session.id)
         assert (entry.policy, entry.policy_rule) == ("deny", "p:secret")
 
 
@@ -260,10 +260,10 @@ async def test_an_effect_that_nobody_was_asked_about_is_told_traced_and_ends_the
         assert effect["action"]["paths"] == [str(at.made.work / "a.txt")]
         types = [event.type for event in await events(session)]
         assert types.index("unasked-effect") < types.index("prompt-finished")
-        [entry] = await at.door.office.entries(session=session.id)
+        [entry] = await at.door.installation.entries(session=session.id)
         assert (entry.policy, entry.policy_rule, entry.reason) == ("supervisor", "p:edits", "unasked")
         assert entry.approval_status is None
-        assert (await at.door.office.verify()).ok
+        assert (await at.door.installation.verify()).ok
 
 
 async def test_a_turn_is_ended_before_its_agent_is_done(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ async def test_where_the_policy_says_warn_the_turn_goes_on(tmp_path: Path) -> No
         assert (await go(session)).stop_reason == "end_turn"
         [effect] = await told(session, "unasked-effect")
         assert effect.get("endsTurn", False) is False
-        [entry] = await at.door.office.entries(session=session.id)
+        [entry] = await at.door.installation.entries(session=session.id)
         assert entry.reason == "unasked"
 
 

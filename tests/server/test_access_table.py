@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.approvals.office import proposal
-from tests.server.presented import Presented, Standing, all_presented
+from tests.approvals.installation import proposal
+from tests.server.credentials import Presented, Standing, all_presented
 from tests.server.rig import BOTH, Answer, Rig, bearer, open_rig
 
 from legation.approvals.approval import LONGEST_WAIT_MS, Approval, new_approval_id

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from starlette.types import Receive, Scope, Send
-from tests.cli.running import running as running_program
+from tests.cli.server_process import running as running_program
 from tests.server.rig import Rig, bearer, open_rig
 
 from legation.errors import ConfigInvalid, InvalidParams

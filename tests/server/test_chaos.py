@@ -23,8 +23,8 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.cli.cli import LIMIT, environment, legation
-from tests.cli.running import Running, running
+from tests.cli.command import LIMIT, environment, legation
+from tests.cli.server_process import Running, running
 
 from legation.clock import SystemClock
 from legation.errors import Conflict

@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from playwright.sync_api import Page as BrowserPage
 from playwright.sync_api import expect, sync_playwright
-from tests.server.toy import ask, routes, toy_app
+from tests.server.toy_app import ask, routes, toy_app
 
 from legation.server.http.pages import ASSETS
 

@@ -6,7 +6,7 @@ import pytest
 from schemathesis.core.failures import FailureGroup, ServerError
 from schemathesis.openapi.checks import JsonSchemaError
 from tests.server.fuzz import fuzz
-from tests.server.toy import Shelf, Size, broken, routes, toy_app
+from tests.server.toy_app import Shelf, Size, broken, routes, toy_app
 
 from legation.server.http.routes import OPEN, Call, Reply, Routes
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import uvicorn
-from tests.server.toy import Got, ask, toy_app
+from tests.server.toy_app import Got, ask, toy_app
 
 from legation.errors import InvalidParams
 from legation.server.http.app import AppOptions

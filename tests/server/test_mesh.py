@@ -23,8 +23,8 @@ import httpx2
 import pytest
 from starlette.types import ASGIApp
 from tests.certificates import make_certificate
-from tests.cli.cli import LIMIT, environment, legation
-from tests.cli.running import Running, running
+from tests.cli.command import LIMIT, environment, legation
+from tests.cli.server_process import Running, running
 from tests.server.waiting_calls import POLICY, Desk, open_desk, outcome
 
 from legation.errors import Conflict

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from tests.server.toy import ask, toy_app
+from tests.server.toy_app import ask, toy_app
 
 from legation.errors import Conflict
 from legation.server.http.app import AppOptions

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.approvals.notify.receiver import receiving
+from tests.approvals.notify.webhook_server import receiving
 from tests.server.rig import open_rig
 
 from legation.approvals.notify.webhook import verify

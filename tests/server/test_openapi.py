@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from openapi_spec_validator import validate
-from tests.server.toy import ask, routes, toy_app
+from tests.server.toy_app import ask, routes, toy_app
 
 from legation.server.http.routes import OPEN, Call, Routes
 from legation.wire.api.server import Health

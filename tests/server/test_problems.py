@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 import pytest
-from tests.server.toy import ask, toy_app
+from tests.server.toy_app import ask, toy_app
 
 SECRET = "s3cret-value"
 

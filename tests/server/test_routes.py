@@ -5,7 +5,7 @@ from typing import Annotated
 import pytest
 from msgspec import Meta
 from starlette.responses import Response
-from tests.server.toy import Shelf, ask, broken, routes, toy_app
+from tests.server.toy_app import Shelf, ask, broken, routes, toy_app
 
 from legation.errors import ConfigInvalid, Conflict
 from legation.server.http.app import AppOptions, RequestSummary

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.approvals.doors import ASKER
-from tests.approvals.office import add_asker
+from tests.approvals.installation import add_asker
 from tests.gateway.backend import Backend, Reply
 from tests.gateway.backend import backend as open_backend
 from tests.server.rig import BOTH

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.cli.running import Running, running
+from tests.cli.server_process import Running, running
 from tests.gateway.backend import Backend
 from tests.gateway.backend import backend as open_backend
 

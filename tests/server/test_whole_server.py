@@ -16,8 +16,8 @@ from urllib.parse import quote, urlsplit
 
 import httpx2
 import pytest
-from tests.cli.cli import legation
-from tests.cli.running import Running, running
+from tests.cli.command import legation
+from tests.cli.server_process import Running, running
 from tests.postgres import PASSWORD, Postgres
 from tests.server.fuzz import fuzz
 from tests.store.canary import in_folder, new_canary, search

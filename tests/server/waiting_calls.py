@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.approvals.doors import Counter
-from tests.approvals.office import add_asker
+from tests.approvals.installation import add_asker
 from tests.server.rig import Rig, bearer, open_rig
 
 from legation.approvals.approval import Approval

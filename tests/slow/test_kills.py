@@ -38,7 +38,7 @@ def test_a_thousand_kills_lose_and_double_nothing(kind: str, tmp_path: Path) -> 
 def change_until_killed(kind: str, folder: Path, seconds: float) -> tuple[int, int]:
     """The readable floor and the head that were acknowledged last."""
     changer = subprocess.Popen(
-        [sys.executable, "-m", "tests.slow.changer", kind, str(folder)],
+        [sys.executable, "-m", "tests.slow.changer_to_kill", kind, str(folder)],
         stdout=subprocess.PIPE,
         env={"PATH": os.environ["PATH"]},
         cwd=ROOT,

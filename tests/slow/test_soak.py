@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.cli.cli import rehearse
+from tests.cli.command import rehearse
 from tests.slow.seed import seed
 from tests.store.backends import DURABLE, make_backend
 

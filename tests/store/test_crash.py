@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def append_until_killed(kind: str, folder: Path, batch: int, seconds: float) -> dict[str, int]:
     """The highest acknowledged number of each stream."""
     writer = subprocess.Popen(
-        [sys.executable, "-m", "tests.store.crash_writer", kind, str(folder), str(batch)],
+        [sys.executable, "-m", "tests.store.writer_to_kill", kind, str(folder), str(batch)],
         stdout=subprocess.PIPE,
         env={"PATH": os.environ["PATH"]},
         cwd=ROOT,

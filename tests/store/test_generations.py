@@ -269,7 +269,7 @@ def test_a_kill_at_any_step_leaves_all_of_a_generation_or_nothing(kind: str, tmp
         folder = tmp_path / str(number)
         folder.mkdir()
         ended = subprocess.run(
-            [sys.executable, "-m", "tests.store.load_writer", kind, str(folder), str(number)],
+            [sys.executable, "-m", "tests.store.load_to_kill", kind, str(folder), str(number)],
             stdout=subprocess.PIPE,
             env={"PATH": os.environ["PATH"]},
             cwd=ROOT,

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.agents.amp.desk import STANDIN
+from tests.agents.amp.rig import STANDIN
 from tests.host.rig import Rig, of_type, rig
 
 from legation.errors import AgentExited

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.agents.amp.standin import HELP
+from tests.agents.amp.stand_in_agent import HELP
 
 from legation.agents.amp import options as flags
 from legation.agents.amp.launch import refuse_untrusted, write_settings

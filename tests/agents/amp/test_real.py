@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.agents.amp.desk import WAIT, desk
+from tests.agents.amp.rig import WAIT, rig
 from tests.agents.hostile_repository import hostile_repository
 
 from legation.agents.amp.launch import write_settings
@@ -81,7 +81,7 @@ async def gate(folder: Path) -> AsyncIterator[tuple[Gate, list[GateQuestion]]]:
 
 
 async def test_it_can_all_that_the_driver_has_a_use_for(amp: Path, tmp_path: Path) -> None:
-    async with desk(tmp_path, argv=(str(amp),), env={"AMP_URL": NOWHERE, **QUIET}) as made:
+    async with rig(tmp_path, argv=(str(amp),), env={"AMP_URL": NOWHERE, **QUIET}) as made:
         flags = made.agent.flags
         assert made.agent.info is not None
         assert made.agent.info.version.startswith("0.0.")
@@ -101,7 +101,7 @@ async def test_it_can_all_that_the_driver_has_a_use_for(amp: Path, tmp_path: Pat
 
 async def test_without_a_key_it_is_told_to_sign_in(amp: Path, tmp_path: Path) -> None:
     env = {"AMP_URL": f"{NOWHERE}/", **QUIET}
-    async with desk(tmp_path, argv=(str(amp),), env=env) as made:
+    async with rig(tmp_path, argv=(str(amp),), env=env) as made:
         session = await made.session()
         with pytest.raises(AgentRefused, match="AMP_API_KEY") as caught:
             await made.ask(session, "hello")
@@ -111,7 +111,7 @@ async def test_without_a_key_it_is_told_to_sign_in(amp: Path, tmp_path: Path) ->
 
 async def test_a_server_that_is_not_there_is_told(amp: Path, tmp_path: Path) -> None:
     env = {"AMP_API_KEY": "sgamp-not-a-key", "AMP_URL": f"{NOWHERE}/", **QUIET}
-    async with desk(tmp_path, argv=(str(amp),), env=env) as made:
+    async with rig(tmp_path, argv=(str(amp),), env=env) as made:
         session = await made.session()
         with pytest.raises(AgentRefused, match="connect") as caught:
             await made.ask(session, "hello")
@@ -134,7 +134,7 @@ async def test_its_prompt_waits_until_the_plugin_has_called(amp: Path, tmp_path:
     recorder = Recorder(ProcessLauncher(), tmp_path / "recordings")
     env = {"AMP_API_KEY": "sgamp-not-a-key", "AMP_URL": url, **QUIET}
     try:
-        async with desk(tmp_path, argv=(str(amp),), env=env, launcher=recorder) as made:
+        async with rig(tmp_path, argv=(str(amp),), env=env, launcher=recorder) as made:
             session = await made.session()
             with pytest.raises(AgentRefused, match="error inside Amp"):
                 await made.ask(session, "hello")
@@ -206,7 +206,7 @@ async def test_a_hostile_repository_runs_nothing_unless_trusted(amp: Path, tmp_p
     assert hostile.left() == {"amp-plugin"}
     (hostile.marks / "amp-plugin").unlink()
     env = {"AMP_API_KEY": "sgamp-not-a-key", "AMP_URL": f"{NOWHERE}/", **QUIET}
-    async with desk(tmp_path, argv=(str(amp),), env=env) as made:
+    async with rig(tmp_path, argv=(str(amp),), env=env) as made:
         with pytest.raises(Forbidden, match="is not trusted"):
             await made.session()
         shutil.rmtree(hostile.folder / ".amp")

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.agents.claude.claude_desk import claude_desk
+from tests.agents.claude.real_claude import real_claude
 from tests.host.rig import of_type, until
 
 from legation.testing.model import Cut, Stall, Text
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)] 
 async def test_errors_of_the_model_are_told_as_they_are_and_the_session_goes_on(
     claude: str, tmp_path: Path
 ) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         at.model.fail_too_long(tokens=250_000, limit=200_000)
         result = await at.ask("Say hello")
         assert result.error is not None
@@ -43,7 +43,7 @@ async def test_errors_of_the_model_are_told_as_they_are_and_the_session_goes_on(
 
 
 async def test_a_rate_limit_that_passes_is_announced(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path, env={"CLAUDE_CODE_MAX_RETRIES": "1"}) as at:
+    async with real_claude(claude, tmp_path, env={"CLAUDE_CODE_MAX_RETRIES": "1"}) as at:
         at.model.fail(429, "slow down", retry_after=0.1)
         at.model.say("Hello after all.")
         result = await at.ask("Say hello")
@@ -54,7 +54,7 @@ async def test_a_rate_limit_that_passes_is_announced(claude: str, tmp_path: Path
 
 
 async def test_a_cut_stream_is_not_the_end_of_the_turn(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         stall = Stall()  # so that the first half is on its way before the cut: else the agent may drop it
         at.model.reply(Text("Half an ans"), stall, Cut())
         at.model.say("wer, and the rest.")
@@ -67,7 +67,7 @@ async def test_a_cut_stream_is_not_the_end_of_the_turn(claude: str, tmp_path: Pa
 
 
 async def test_a_refusal_is_a_stop_reason(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         at.model.reply(Text("No."), stop="refusal")
         at.model.reply(Text("No."), stop="refusal")
         result = await at.ask("Say something bad")

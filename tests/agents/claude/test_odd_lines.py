@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.claude.playing import VERSION, Person, playing
+from tests.agents.claude.recorded_claude import VERSION, Person, playing
 from tests.host.rig import Hand, Rig, of_type, until
 
 from legation.agents.driver import OpenRequest

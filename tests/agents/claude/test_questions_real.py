@@ -8,8 +8,8 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from tests.agents.claude.claude_desk import claude_desk
-from tests.agents.claude.playing import Person
+from tests.agents.claude.real_claude import real_claude
+from tests.agents.claude.recorded_claude import Person
 from tests.host.rig import YES, Hand, modes_told, of_type
 
 from legation.testing.model import ToolCall
@@ -42,7 +42,7 @@ ASKED = {
 async def test_questions_are_a_form_and_the_model_gets_the_answers(claude: str, tmp_path: Path) -> None:
     content: dict[str, ElicitationValue] = {"question_0": "Blue", "question_1": ("Small", "Large")}
     person = Person(CreateElicitationResponse(action="accept", content=content))
-    async with claude_desk(claude, tmp_path, questions=person) as at:
+    async with real_claude(claude, tmp_path, questions=person) as at:
         call = at.model.call_tool(TOOL, ASKED)
         at.model.say("Blue it is.")
         result = await at.ask("Ask me")
@@ -61,7 +61,7 @@ async def test_questions_are_a_form_and_the_model_gets_the_answers(claude: str, 
 
 async def test_a_declined_question_ends_neither_turn_nor_session(claude: str, tmp_path: Path) -> None:
     person = Person(CreateElicitationResponse(action="decline"))
-    async with claude_desk(claude, tmp_path, questions=person) as at:
+    async with real_claude(claude, tmp_path, questions=person) as at:
         at.model.call_tool(TOOL, ASKED)
         at.model.say("Then I choose.")
         assert (await at.ask("Ask me")).stop_reason == "end_turn"
@@ -71,7 +71,7 @@ async def test_a_declined_question_ends_neither_turn_nor_session(claude: str, tm
 
 
 async def test_where_nobody_can_be_asked_the_tool_is_not_there(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         at.model.say("Hello.")
         await at.ask("Hello")
         assert "Write" in at.model.requests[0].tools
@@ -80,7 +80,7 @@ async def test_where_nobody_can_be_asked_the_tool_is_not_there(claude: str, tmp_
 
 async def test_a_plan_is_asked_for_sent_back_and_approved(claude: str, tmp_path: Path) -> None:
     hand = Hand()
-    async with claude_desk(claude, tmp_path, approver=hand) as at:
+    async with real_claude(claude, tmp_path, approver=hand) as at:
         await at.host.set_mode(at.session.id, "plan")
         plan = ToolCall("ExitPlanMode", {"plan": "# Plan\n\n1. Write it"})
         better = ToolCall("ExitPlanMode", {"plan": "# Plan\n\n1. Write it\n2. Test it"})

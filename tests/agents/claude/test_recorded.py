@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.claude.playing import RECORDINGS, VERSION, Person, playing
+from tests.agents.claude.recorded_claude import RECORDINGS, VERSION, Person, playing
 from tests.host.rig import Hand, Rig, events, modes_told, of_type, until, until_type
 
 from legation.errors import AgentError, InvalidParams

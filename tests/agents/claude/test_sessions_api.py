@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from tests.agents.both_schemas import told
-from tests.agents.claude.claude_desk import ALL_TOOLS
-from tests.agents.desk import QUIET
+from tests.agents.claude.real_claude import ALL_TOOLS
+from tests.agents.real_claude_acp import QUIET
 from tests.agents.real_sessions import RealSessions, add_to_catalogue
-from tests.server.sessions.talk import open_talk
+from tests.server.sessions.session_client import open_session_client
 
 from legation.agents.catalogue.entries import Direct, Way
 from legation.proc.tree import process
@@ -32,7 +32,7 @@ class Claude(RealSessions):
 
 @pytest.fixture
 async def real(claude: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Claude]:
-    async with asyncio.timeout(110), ScriptedModel() as model, open_talk(tmp_path, request) as talk:
+    async with asyncio.timeout(110), ScriptedModel() as model, open_session_client(tmp_path, request) as talk:
         variables = {**QUIET, **ALL_TOOLS, "ANTHROPIC_BASE_URL": model.url, **model.proxy_variables()}
         add_to_catalogue(talk, Way("claude", Direct((claude,)), env=variables))
         yield Claude(talk, model)

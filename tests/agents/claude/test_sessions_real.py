@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.agents.claude.claude_desk import claude_desk
-from tests.agents.desk import Desk
+from tests.agents.claude.real_claude import real_claude
 from tests.agents.hostile_repository import VARIABLE, hostile_repository
+from tests.agents.real_claude_acp import RealAgent
 from tests.host.rig import events, of_type, until, until_status
 
 from legation.agents.claude import ClaudeAgent
@@ -36,19 +36,19 @@ AT_ONCE = Backoff(initial_ms=1)
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
-async def talk(at: Desk, number: int) -> None:
+async def talk(at: RealAgent, number: int) -> None:
     at.model.say(f"Answer {number}.")
     result = await at.ask(f"Question {number}")
     assert (result.stop_reason, result.error) == ("end_turn", None)
 
 
-def knows(at: Desk, number: int) -> bool:
+def knows(at: RealAgent, number: int) -> bool:
     """Whether the newest request to the model has that turn in it."""
     newest = at.model.requests[-1]
     return newest.mentions(f"Question {number}") and newest.mentions(f"Answer {number}.")
 
 
-def driver_of(at: Desk) -> ClaudeAgent:
+def driver_of(at: RealAgent) -> ClaudeAgent:
     agent = at.session.agent
     assert isinstance(agent, ClaudeAgent)
     return agent
@@ -60,7 +60,7 @@ def lives(was: Process) -> bool:
 
 
 async def test_a_session_is_resumed_in_a_new_process(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         await talk(at, 1)
         agent = await at.replace_agent()
         await until_status(at.session, "disconnected")
@@ -78,7 +78,7 @@ async def test_a_session_is_resumed_in_a_new_process(claude: str, tmp_path: Path
 async def test_a_session_that_nobody_knows_is_not_found_and_leaves_nothing(
     claude: str, tmp_path: Path
 ) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         unknown = "01234567-89ab-4def-8123-456789abcdef"
         with pytest.raises(AgentRefused) as caught:
             await at.host.resume_session(at.agent_id, unknown, cwd=at.work)
@@ -88,7 +88,7 @@ async def test_a_session_that_nobody_knows_is_not_found_and_leaves_nothing(
 
 
 async def test_a_fork_knows_what_was_said_and_goes_its_own_way(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         await talk(at, 1)
         driver, mine = driver_of(at), at.session.meta.agent_session_id
         forked = await driver.fork_session(OpenRequest(str(at.work), session_id=mine), 30.0)
@@ -102,7 +102,7 @@ async def test_a_fork_knows_what_was_said_and_goes_its_own_way(claude: str, tmp_
 
 
 async def test_a_session_killed_in_mid_turn_tells_its_end_and_goes_on(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path, restart="on-crash", restart_backoff=AT_ONCE) as at:
+    async with real_claude(claude, tmp_path, restart="on-crash", restart_backoff=AT_ONCE) as at:
         await talk(at, 1)
         stall = at.model.stall(Text("I think about it and "))
         turn = asyncio.create_task(at.ask("Think long"))
@@ -119,7 +119,7 @@ async def test_a_session_killed_in_mid_turn_tells_its_end_and_goes_on(claude: st
 async def test_two_sessions_at_once_have_a_process_each_and_one_can_be_closed(
     claude: str, tmp_path: Path
 ) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         opened = await at.host.create_session(at.agent_id, cwd=at.work, session_id=new_id("ses"))
         other = at.host.session(opened.session_id)
         pids = driver_of(at).processes
@@ -141,7 +141,7 @@ async def test_two_sessions_at_once_have_a_process_each_and_one_can_be_closed(
 
 
 async def test_when_one_process_ends_the_others_do_and_nothing_is_left(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         await at.host.create_session(at.agent_id, cwd=at.work, session_id=new_id("ses"))
         at.model.stall(Text("I think"))
         turn = asyncio.create_task(at.ask("Think long"))
@@ -160,7 +160,7 @@ async def test_when_one_process_ends_the_others_do_and_nothing_is_left(claude: s
 
 
 async def test_modes_models_and_effort_are_set_in_mid_session(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         await talk(at, 1)
         offers = at.session.offers
         assert offers.modes is not None
@@ -178,7 +178,7 @@ async def test_modes_models_and_effort_are_set_in_mid_session(claude: str, tmp_p
 
 
 async def test_pictures_and_files_go_with_the_prompt(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         at.model.say("Seen.")
         note = ResourceContents(uri="file:///notes.txt", text="a note")
         prompt = (
@@ -196,8 +196,8 @@ async def test_pictures_and_files_go_with_the_prompt(claude: str, tmp_path: Path
 async def test_servers_of_a_session_are_reached_and_their_secrets_are_in_no_argument(
     claude: str, tmp_path: Path
 ) -> None:
-    async with claude_desk(claude, tmp_path) as at:
-        program = str(Path(__file__).with_name("mcp_echo.py"))
+    async with real_claude(claude, tmp_path) as at:
+        program = str(Path(__file__).with_name("mcp_server.py"))
         server = McpServer.stdio("echo", sys.executable, ("-I", program), {"SECRET": "tell-nobody"})
         opened = await at.host.create_session(
             at.agent_id, cwd=at.work, mcp_servers=(server,), session_id=new_id("ses")
@@ -220,7 +220,7 @@ async def test_a_hostile_repository_changes_nothing_unless_trusted(
     claude: str, tmp_path: Path, trusted: bool
 ) -> None:
     repository = hostile_repository(tmp_path / "work", tmp_path / "marks")
-    async with claude_desk(claude, tmp_path, trusts=lambda _: trusted) as at:
+    async with real_claude(claude, tmp_path, trusts=lambda _: trusted) as at:
         out = at.work / "out.txt"
         command = f"echo [${VARIABLE}] > {out}"
         at.model.call_tool("Bash", {"command": command, "description": "Look"})
@@ -252,7 +252,7 @@ async def test_settings_in_its_own_home_change_nothing(claude: str, tmp_path: Pa
         for event in ("SessionStart", "PreToolUse", "PermissionRequest")
     }
     settings.write_text(json.dumps({"hooks": hooks, "apiKeyHelper": f"touch {mark}; echo a-key"}))
-    async with claude_desk(claude, tmp_path, approver=DenyAll(), trusts=lambda _: True) as at:
+    async with real_claude(claude, tmp_path, approver=DenyAll(), trusts=lambda _: True) as at:
         target = at.work / "ran.txt"
         at.model.call_tool("Bash", {"command": f"touch {target}", "description": "Run"})
         at.model.say("Done.")
@@ -266,7 +266,7 @@ async def test_mcp_servers_of_an_untrusted_folder_above_are_not_started(claude: 
     server = {"command": "touch", "args": [str(mark)]}
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"above": server}}))
     work = str(tmp_path / "work")
-    async with claude_desk(claude, tmp_path, trusts=lambda folder: folder == work) as at:
+    async with real_claude(claude, tmp_path, trusts=lambda folder: folder == work) as at:
         at.model.say("Done.")
         assert (await at.ask("Work")).error is None
     assert not mark.exists()

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.agents.claude.claude_desk import claude_desk
+from tests.agents.claude.real_claude import real_claude
 from tests.host.rig import YES, Hand, of_type, until
 
 from legation.testing.model import Stall, Text, Thinking, ToolCall, Usage
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)] 
 
 
 async def test_a_turn_with_thought_and_text_is_said_once(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         usage = Usage(input_tokens=11, output_tokens=5, cache_read_tokens=3, cache_write_tokens=2)
         at.model.reply(Thinking("a short greeting"), Text("Hello from the script."), usage=usage)
         result = await at.ask("Say hello")
@@ -39,7 +39,7 @@ async def test_a_turn_with_thought_and_text_is_said_once(claude: str, tmp_path: 
 async def test_each_call_is_asked_for_once_also_those_that_claude_allows_by_itself(
     claude: str, tmp_path: Path
 ) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         (at.work / "a.txt").write_text("hello\n")
         target = at.work / "b.txt"
         calls = [
@@ -68,7 +68,7 @@ async def test_each_call_is_asked_for_once_also_those_that_claude_allows_by_itse
 
 
 async def test_a_denied_call_is_not_carried_out_and_the_turn_goes_on(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path, approver=DenyAll()) as at:
+    async with real_claude(claude, tmp_path, approver=DenyAll()) as at:
         target = at.work / "hello.txt"
         call = at.model.call_tool("Write", {"file_path": str(target), "content": "hello\n"})
         at.model.say("Then not.")
@@ -83,7 +83,7 @@ async def test_a_denied_call_is_not_carried_out_and_the_turn_goes_on(claude: str
 
 async def test_the_model_hears_why_a_call_was_denied(claude: str, tmp_path: Path) -> None:
     hand = Hand()
-    async with claude_desk(claude, tmp_path, approver=hand) as at:
+    async with real_claude(claude, tmp_path, approver=hand) as at:
         at.model.call_tool("Bash", {"command": "rm -rf build", "description": "Clean"})
         at.model.say("Then not.")
         turn = asyncio.create_task(at.ask("Clean up"))
@@ -96,7 +96,7 @@ async def test_the_model_hears_why_a_call_was_denied(claude: str, tmp_path: Path
 
 async def test_it_acts_on_the_arguments_that_were_approved(claude: str, tmp_path: Path) -> None:
     hand = Hand()
-    async with claude_desk(claude, tmp_path, approver=hand) as at:
+    async with real_claude(claude, tmp_path, approver=hand) as at:
         asked_for, approved = at.work / "asked.txt", at.work / "approved.txt"
         call = at.model.call_tool("Write", {"file_path": str(asked_for), "content": "a\n"})
         at.model.say("Done.")
@@ -114,7 +114,7 @@ async def test_it_acts_on_the_arguments_that_were_approved(claude: str, tmp_path
 
 
 async def test_a_cancel_ends_the_turn_and_the_request_to_the_model(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         stall = at.model.stall(Text("I think about it and "))
         turn = asyncio.create_task(at.ask("Think long"))
         await until(at.session, lambda event: event.type == "agent-message-chunk")
@@ -128,7 +128,7 @@ async def test_a_cancel_ends_the_turn_and_the_request_to_the_model(claude: str, 
 
 
 async def test_a_cancel_before_the_turn_began_takes_the_prompt_back(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         at.model.say("First.")
         await at.ask("First")
         at.model.stall()  # for a request that is faster than the cancel
@@ -144,7 +144,7 @@ async def test_a_cancel_before_the_turn_began_takes_the_prompt_back(claude: str,
 
 async def test_a_cancel_withdraws_an_open_permission(claude: str, tmp_path: Path) -> None:
     hand = Hand()
-    async with claude_desk(claude, tmp_path, approver=hand) as at:
+    async with real_claude(claude, tmp_path, approver=hand) as at:
         target = at.work / "hello.txt"
         at.model.call_tool("Write", {"file_path": str(target), "content": "hello\n"})
         turn = asyncio.create_task(at.ask("Write hello.txt"))
@@ -161,7 +161,7 @@ async def test_a_sub_agent_in_the_background_asks_too_and_its_words_stand_under_
     claude: str, tmp_path: Path
 ) -> None:
     hand = Hand()
-    async with claude_desk(claude, tmp_path, approver=hand) as at:
+    async with real_claude(claude, tmp_path, approver=hand) as at:
         target = at.work / "sub.txt"
         sub = at.model.when("SUBTASK")
         arguments = {"description": "Sub", "prompt": "SUBTASK", "subagent_type": "general-purpose"}
@@ -201,7 +201,7 @@ async def test_what_is_said_while_a_tool_works_is_heard_after_it_and_the_turn_en
     claude: str, tmp_path: Path
 ) -> None:
     hand = Hand()
-    async with claude_desk(claude, tmp_path, approver=hand) as at:
+    async with real_claude(claude, tmp_path, approver=hand) as at:
         at.model.call_tool("Bash", {"command": "sleep 0.7", "description": "Wait"})
         at.model.say("Both heard.")
         turn = asyncio.create_task(at.ask("Wait a little"))
@@ -219,7 +219,7 @@ async def test_what_is_said_while_a_tool_works_is_heard_after_it_and_the_turn_en
 async def test_what_is_said_while_the_model_speaks_is_answered_in_the_same_turn(
     claude: str, tmp_path: Path
 ) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         stall = Stall()
         at.model.reply(Text("One. "), stall, Text("Two. "))
         at.model.say("Three.")
@@ -233,7 +233,7 @@ async def test_what_is_said_while_the_model_speaks_is_answered_in_the_same_turn(
 
 
 async def test_a_command_in_the_background_is_over_when_it_is_over(claude: str, tmp_path: Path) -> None:
-    async with claude_desk(claude, tmp_path) as at:
+    async with real_claude(claude, tmp_path) as at:
         gate = at.work / "gate"
         command = f"until [ -e {gate} ]; do sleep 0.05; done"
         arguments = {"command": command, "description": "Wait", "run_in_background": True}

@@ -15,8 +15,17 @@ from pathlib import Path
 import msgspec
 from tests import real_agents
 from tests.agents.codex import mcp_server
-from tests.agents.codex.codex_desk import IMPATIENT, Desk, add_file, ask, desk, open_with, patch, run
 from tests.agents.codex.person import BLUE, QUESTION, Person
+from tests.agents.codex.real_codex import (
+    IMPATIENT,
+    RealCodex,
+    add_file,
+    ask,
+    open_with,
+    patch,
+    real_codex,
+    run,
+)
 from tests.host.rig import NO, YES
 from tools.schemas.codex import PROGRAM
 
@@ -38,10 +47,10 @@ class Scenario:
     """`script` is for the model; `play` is what is done, with the real agent and with the recording alike."""
 
     script: Callable[[ScriptedModel], None]
-    play: Callable[[Desk], Awaitable[Session]]
+    play: Callable[[RealCodex], Awaitable[Session]]
 
 
-async def answered(at: Desk, turn: asyncio.Task[object], *answers: Decision) -> None:
+async def answered(at: RealCodex, turn: asyncio.Task[object], *answers: Decision) -> None:
     before = len(at.hand.asked)
     for count, answer in enumerate(answers, start=before + 1):
         await at.hand.until_asked(count)
@@ -57,7 +66,7 @@ def _turn_script(model: ScriptedModel) -> None:
     model.say("Done.")
 
 
-async def _turn(at: Desk) -> Session:
+async def _turn(at: RealCodex) -> Session:
     session = await at.open()
     await answered(at, asyncio.create_task(ask(session)), YES, YES, YES, NO)
     return session
@@ -69,7 +78,7 @@ def _plan_script(model: ScriptedModel) -> None:
     model.say("Carried out.")
 
 
-async def _plan(at: Desk) -> Session:
+async def _plan(at: RealCodex) -> Session:
     session = await at.open()
     await at.made.host.set_mode(session.id, "plan")
     await answered(at, asyncio.create_task(ask(session)), YES, YES)
@@ -83,7 +92,7 @@ def _asking_script(model: ScriptedModel) -> None:
     model.say("Asked.")
 
 
-async def _asking(at: Desk) -> Session:
+async def _asking(at: RealCodex) -> Session:
     session = await open_with(at, McpServer.stdio("echo", sys.executable, (mcp_server.__file__,)))
     await answered(at, asyncio.create_task(ask(session)), NO, YES, YES)
     return session
@@ -98,7 +107,7 @@ def _sub_agent_script(model: ScriptedModel) -> None:
     sub.say("The sub-agent has done it.")
 
 
-async def _sub_agent(at: Desk) -> Session:
+async def _sub_agent(at: RealCodex) -> Session:
     session = await at.open()
     await answered(at, asyncio.create_task(ask(session)), NO)
     return session
@@ -111,7 +120,7 @@ def _failing_script(model: ScriptedModel) -> None:
     model.reply(add_file("a.txt", "a"))
 
 
-async def _failing(at: Desk) -> Session:
+async def _failing(at: RealCodex) -> Session:
     session = await at.open()
     for _ in range(2):
         await ask(session)
@@ -134,7 +143,7 @@ SCENARIOS = {
 
 async def record(name: str, scenario: Scenario, codex: Path, place: Path) -> None:
     recorder = Recorder(ProcessLauncher(), place / "recorded", longest=4000)
-    async with desk(codex, place, *IMPATIENT, launcher=recorder, questions=Person(BLUE)) as at:
+    async with real_codex(codex, place, *IMPATIENT, launcher=recorder, questions=Person(BLUE)) as at:
         scenario.script(at.model)
         await scenario.play(at)
         await asyncio.sleep(0.5)  # a sub-agent may be at its last words

@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 from tests.agents.codex import mcp_server
-from tests.agents.codex.codex_desk import KEY, add_file, ask, desk, open_with, payload, run, said, tool_calls
 from tests.agents.codex.person import BLUE, QUESTION, Person
+from tests.agents.codex.real_codex import (
+    KEY,
+    add_file,
+    ask,
+    open_with,
+    payload,
+    real_codex,
+    run,
+    said,
+    tool_calls,
+)
 from tests.agents.hostile_repository import VARIABLE, hostile_repository
 from tests.host.rig import NO, YES, modes_told, of_type, until
 
@@ -24,7 +34,7 @@ ECHO = McpServer.stdio("echo", sys.executable, (mcp_server.__file__,))
 
 async def test_a_question_is_asked_and_its_answer_reaches_the_model(codex: Path, tmp_path: Path) -> None:
     person = Person(BLUE)
-    async with desk(codex, tmp_path, questions=person) as at:
+    async with real_codex(codex, tmp_path, questions=person) as at:
         session = await at.open()
         at.model.reply(QUESTION)
         at.model.say("Blue it is.")
@@ -52,7 +62,7 @@ async def test_a_question_is_asked_and_its_answer_reaches_the_model(codex: Path,
 
 
 async def test_where_nobody_can_be_asked_the_model_is_told_so(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         session = await at.open()
         at.model.reply(QUESTION)
         at.model.say("Red, then.")
@@ -61,7 +71,7 @@ async def test_where_nobody_can_be_asked_the_model_is_told_so(codex: Path, tmp_p
 
 
 async def test_a_plan_is_carried_out_when_it_is_approved_and_only_then(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         session = await at.open()
         await at.made.host.set_mode(session.id, "plan")
         plan = "<proposed_plan>\n1. Write a.txt\n</proposed_plan>\n"
@@ -91,7 +101,7 @@ async def test_a_plan_is_carried_out_when_it_is_approved_and_only_then(codex: Pa
 
 
 async def test_a_turn_is_cancelled_while_its_plan_waits(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         session = await at.open()
         await at.made.host.set_mode(session.id, "plan")
         at.model.reply(Text("<proposed_plan>\n1. Write a.txt\n</proposed_plan>\n"))
@@ -103,7 +113,7 @@ async def test_a_turn_is_cancelled_while_its_plan_waits(codex: Path, tmp_path: P
 
 async def test_every_mcp_tool_is_asked_about_and_may_ask_itself(codex: Path, tmp_path: Path) -> None:
     person = Person(CreateElicitationResponse(action="accept", content={"colour": "Red"}))
-    async with desk(codex, tmp_path, questions=person) as at:
+    async with real_codex(codex, tmp_path, questions=person) as at:
         session = await open_with(at, ECHO)
         calls = [ToolCall(f"mcp__echo.{name}", {"text": name}) for name in ("echo", "look", "ask")]
         for call in calls:
@@ -129,7 +139,7 @@ async def test_every_mcp_tool_is_asked_about_and_may_ask_itself(codex: Path, tmp
 
 
 async def test_a_sub_agent_asks_in_the_session_of_its_parent(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         session = await at.open()
         sub = at.model.when("for the sub-agent")
         begin = {"message": "for the sub-agent", "agent_type": "default"}
@@ -153,7 +163,7 @@ async def test_a_sub_agent_asks_in_the_session_of_its_parent(codex: Path, tmp_pa
 
 
 async def test_a_hostile_repository_changes_nothing(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         repository = hostile_repository(at.work, tmp_path / "marks")
         session = await at.open()
         at.model.reply(run(f"touch a; echo ${VARIABLE}-${{OPENAI_API_KEY:-none}}"))
@@ -178,7 +188,7 @@ async def test_a_hostile_repository_changes_nothing(codex: Path, tmp_path: Path)
 
 async def test_the_newest_models_ask_as_well(codex: Path, tmp_path: Path) -> None:
     """They write programs that call the tools."""
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         agent = await at.made.host.spawn_agent(at.definition)
         session = await at.made.open(agent.agent_id)
         program = (
@@ -199,7 +209,7 @@ async def test_the_newest_models_ask_as_well(codex: Path, tmp_path: Path) -> Non
 
 
 async def test_the_same_command_is_asked_about_each_time(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path, approver=ApproveAll()) as at:
+    async with real_codex(codex, tmp_path, approver=ApproveAll()) as at:
         session = await at.open()
         at.model.reply(run("echo again >> a.txt"))
         at.model.reply(run("echo again >> a.txt"))

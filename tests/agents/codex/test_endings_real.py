@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.agents.codex.codex_desk import IMPATIENT, add_file, ask, desk, payload, run, said, tool_calls
+from tests.agents.codex.real_codex import IMPATIENT, add_file, ask, payload, real_codex, run, said, tool_calls
 from tests.host.rig import NO, YES, Hand, of_type, say_for_the_agent, until_status, until_type
 
 from legation.errors import AgentExited
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.network]
 
 
 async def test_a_turn_is_cancelled_while_the_model_speaks(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         session = await at.open()
         stall = at.model.stall(Text("A first part of the answer"))
         turn = asyncio.create_task(ask(session))
@@ -37,7 +37,7 @@ async def test_a_turn_is_cancelled_while_the_model_speaks(codex: Path, tmp_path:
 
 
 async def test_a_turn_is_cancelled_while_it_waits_for_a_permission(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         session = await at.open()
         at.model.reply(add_file("a.txt", "a"))
         turn = asyncio.create_task(ask(session))
@@ -51,7 +51,7 @@ async def test_a_turn_is_cancelled_while_it_waits_for_a_permission(codex: Path, 
 
 
 async def test_a_cancelled_turn_takes_its_command_with_it(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path, approver=ApproveAll()) as at:
+    async with real_codex(codex, tmp_path, approver=ApproveAll()) as at:
         session = await at.open()
         os.mkfifo(at.work / "ready")
         at.model.reply(run("echo $$ > ready; exec sleep 60"))
@@ -66,7 +66,7 @@ async def test_a_cancelled_turn_takes_its_command_with_it(codex: Path, tmp_path:
 
 
 async def test_errors_of_the_model_end_the_turn_and_say_what_they_are(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path, *IMPATIENT) as at:
+    async with real_codex(codex, tmp_path, *IMPATIENT) as at:
         session = await at.open()
         at.model.fail(400, "that is no request")
         refused = await ask(session)
@@ -93,7 +93,7 @@ async def test_errors_of_the_model_end_the_turn_and_say_what_they_are(codex: Pat
 async def test_a_killed_server_ends_the_turns_of_all_and_all_go_on_in_another(
     codex: Path, tmp_path: Path
 ) -> None:
-    async with desk(codex, tmp_path, restart="on-crash", restart_backoff={"initial_ms": 1}) as at:
+    async with real_codex(codex, tmp_path, restart="on-crash", restart_backoff={"initial_ms": 1}) as at:
         one, two = await at.open(), await at.open()
         (pid,) = {*at.driver(one).processes, *at.driver(two).processes}
         first, second = at.model.when("first"), at.model.when("second")
@@ -120,7 +120,7 @@ async def test_a_killed_server_ends_the_turns_of_all_and_all_go_on_in_another(
 async def test_a_session_goes_on_in_a_new_process_and_its_history_can_be_loaded(
     codex: Path, tmp_path: Path
 ) -> None:
-    async with desk(codex, tmp_path, approver=ApproveAll()) as at:
+    async with real_codex(codex, tmp_path, approver=ApproveAll()) as at:
         session = await at.open()
         at.model.reply(Text("I write."), add_file("a.txt", "remember"))
         at.model.say("Written.")
@@ -151,7 +151,7 @@ async def test_a_session_goes_on_in_a_new_process_and_its_history_can_be_loaded(
 
 
 async def test_two_sessions_at_once_share_a_server_and_nothing_else(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         one, two = await at.open(), await at.open()
         (pid,) = {*at.driver(one).processes, *at.driver(two).processes}
         first, second = at.model.when("first"), at.model.when("second")
@@ -176,7 +176,7 @@ async def test_two_sessions_at_once_share_a_server_and_nothing_else(codex: Path,
 
 async def test_a_turn_is_steered(codex: Path, tmp_path: Path) -> None:
     hand = Hand()
-    async with desk(codex, tmp_path, approver=hand) as at:
+    async with real_codex(codex, tmp_path, approver=hand) as at:
         session = await at.open()
         at.model.reply(run("ls"))
         at.model.say("As you wish.")

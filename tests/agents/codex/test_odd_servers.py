@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.codex.codex_desk import ask, payload
+from tests.agents.codex.real_codex import ask, payload
 from tests.host.rig import NO, YES, Hand, Rig, events, of_type, rig, until_status, until_type
 
 from legation.agents.driver import OpenRequest

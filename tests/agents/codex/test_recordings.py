@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.codex.codex_desk import Desk, payload, said, tool_calls
 from tests.agents.codex.person import BLUE, Person
+from tests.agents.codex.real_codex import RealCodex, payload, said, tool_calls
 from tests.agents.codex.scenarios import RECORDINGS, SCENARIOS
 from tests.host.rig import Hand, modes_told, of_type, rig, until
 
@@ -23,14 +23,14 @@ from legation.testing.replay import Replay
 
 
 @asynccontextmanager
-async def played(name: str, place: Path) -> AsyncIterator[tuple[Desk, Session]]:
+async def played(name: str, place: Path) -> AsyncIterator[tuple[RealCodex, Session]]:
     replay = Replay(RECORDINGS / f"{name}.jsonl", places={"/w": str(place / "work")})
     hand = Hand()
     async with rig(place, approver=hand, launcher=replay, questions=Person(BLUE)) as made:
         definition = AgentDefinition(
             id="codex", command="codex", args=("app-server",), cwd=made.work, driver="codex"
         )
-        at = Desk(made, ScriptedModel(), definition, hand)
+        at = RealCodex(made, ScriptedModel(), definition, hand)
         session = await SCENARIOS[name].play(at)
         yield at, session
         assert await of_type(session, "unrecognized-update") == []

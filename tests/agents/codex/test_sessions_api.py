@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from tests.agents.both_schemas import told
-from tests.agents.codex.codex_desk import KEY, MODEL, add_file
 from tests.agents.codex.person import QUESTION
-from tests.server.sessions.talk import Talk, open_talk
+from tests.agents.codex.real_codex import KEY, MODEL, add_file
+from tests.server.sessions.session_client import SessionClient, open_session_client
 
 from legation.testing.model import ScriptedModel, Text
 from legation.testing.model.openai_responses import OpenAiResponsesWire
@@ -27,7 +27,7 @@ PLAN = Text("<proposed_plan>\n1. Write planned.txt\n</proposed_plan>\n")
 
 @dataclass
 class Api:
-    talk: Talk
+    talk: SessionClient
     model: ScriptedModel
 
     async def open(self, session: str, **more: object) -> None:
@@ -71,7 +71,7 @@ async def api(
         _write_program(programs / "codex", codex, model)
         monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
-        async with asyncio.timeout(110), open_talk(tmp_path, request) as talk:
+        async with asyncio.timeout(110), open_session_client(tmp_path, request) as talk:
             yield Api(talk, model)
 
 

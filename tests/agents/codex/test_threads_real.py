@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.agents.codex.codex_desk import ask, desk, run, said
+from tests.agents.codex.real_codex import ask, real_codex, run, said
 from tests.agents.hostile_repository import VARIABLE, hostile_repository
 from tests.host.rig import of_type
 
@@ -21,7 +21,7 @@ LIMIT = 20.0  # seconds for an answer of the server
 
 
 async def test_a_fork_knows_what_was_said_and_goes_its_own_way(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         session = await at.open()
         at.model.say("Remembered.")
         await ask(session, "remember blue")
@@ -38,7 +38,7 @@ async def test_a_fork_knows_what_was_said_and_goes_its_own_way(codex: Path, tmp_
 
 
 async def test_a_closed_session_can_be_resumed_and_a_deleted_one_cannot(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         session, other = await at.open(), await at.open()
         at.model.say("Here.")
         await ask(session, "the one")
@@ -58,7 +58,7 @@ async def test_a_closed_session_can_be_resumed_and_a_deleted_one_cannot(codex: P
 
 async def test_in_a_folder_that_is_trusted_its_configuration_counts(codex: Path, tmp_path: Path) -> None:
     """So that the test with the hostile repository is known to be able to fail."""
-    async with desk(codex, tmp_path, approver=ApproveAll(), trusts=lambda _: True) as at:
+    async with real_codex(codex, tmp_path, approver=ApproveAll(), trusts=lambda _: True) as at:
         repository = hostile_repository(at.work, tmp_path / "marks")
         session = await at.open()
         at.model.reply(run(f"echo [${VARIABLE}]"))
@@ -72,7 +72,7 @@ async def test_in_a_folder_that_is_trusted_its_configuration_counts(codex: Path,
 async def test_two_prompts_one_after_the_other_in_two_sessions_of_one_agent(
     codex: Path, tmp_path: Path
 ) -> None:
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         one = await at.open()
         two = await at.made.open_another(one)
         at.model.when("first").say("One.")

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.agents.codex.codex_desk import add_file, ask, desk, payload, run, said, tool_calls
+from tests.agents.codex.real_codex import add_file, ask, payload, real_codex, run, said, tool_calls
 from tests.host.rig import NO, YES, of_type
 
 from legation.testing.model import Text, Thinking
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.heavy, pytest.mark.network]
 
 
 async def test_a_turn_changes_a_file_and_is_told_in_order(codex: Path, tmp_path: Path) -> None:
-    async with desk(codex, tmp_path, approver=ApproveAll()) as at:
+    async with real_codex(codex, tmp_path, approver=ApproveAll()) as at:
         session = await at.open()
         at.model.reply(Thinking("Let me see."), Text("First the file."), add_file("hello.txt", "hello"))
         at.model.reply(run("cat hello.txt"))
@@ -44,7 +44,7 @@ async def test_a_turn_changes_a_file_and_is_told_in_order(codex: Path, tmp_path:
 async def test_every_step_is_asked_about_once_and_a_no_does_not_end_the_turn(
     codex: Path, tmp_path: Path
 ) -> None:
-    async with desk(codex, tmp_path) as at:
+    async with real_codex(codex, tmp_path) as at:
         session = await at.open()
         at.model.reply(run("ls"))
         at.model.reply(add_file("sub/kept.txt", "kept"))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from tests.agents.opencode.kitchen import Kitchen, Seat, open_kitchen
+from tests.agents.opencode.real_opencode import OpencodeSession, RealOpencode, open_opencode
 from tests.host.rig import modes_told
 
 from legation.errors import InvalidParams
@@ -35,13 +35,15 @@ QUESTION = {
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def kitchen(opencode: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kitchen]:
-    async with open_kitchen(opencode, tmp_path_factory.mktemp("opencode")) as made:
+async def opencode_at_work(
+    opencode: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RealOpencode]:
+    async with open_opencode(opencode, tmp_path_factory.mktemp("opencode")) as made:
         yield made
 
 
-async def test_a_question_is_answered(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_question_is_answered(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         at.script.call_tool("question", QUESTION)
         at.script.say("Blue it is.")
         _answers(at, CreateElicitationResponse(action="accept", content={"question_0": "Blue"}))
@@ -57,8 +59,8 @@ async def test_a_question_is_answered(kitchen: Kitchen) -> None:
         ]
 
 
-async def test_a_declined_question_does_not_end_the_turn(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_declined_question_does_not_end_the_turn(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         at.script.call_tool("question", QUESTION)
         at.script.say("I choose myself.")
         _answers(at, CreateElicitationResponse(action="decline"))
@@ -67,8 +69,8 @@ async def test_a_declined_question_does_not_end_the_turn(kitchen: Kitchen) -> No
         assert await at.said() == "I choose myself."
 
 
-async def test_a_todo_list_is_a_plan(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_todo_list_is_a_plan(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         todos = [
             {"content": "Write the file", "status": "in_progress", "priority": "high"},
             {"content": "Check it", "status": "pending", "priority": "low"},
@@ -85,8 +87,10 @@ async def test_a_todo_list_is_a_plan(kitchen: Kitchen) -> None:
         assert at.asked == []  # it touches nothing
 
 
-async def test_a_sub_agents_calls_are_asked_for_and_its_words_are_not_the_sessions(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_sub_agents_calls_are_asked_for_and_its_words_are_not_the_sessions(
+    opencode_at_work: RealOpencode,
+) -> None:
+    async with opencode_at_work.seat() as at:
         target = at.work / "sub.txt"
         task = {"description": "Sub task", "prompt": f"Delegated work {at.mark}", "subagent_type": "general"}
         at.script.call_tool("task", task, say="I delegate.")
@@ -104,8 +108,8 @@ async def test_a_sub_agents_calls_are_asked_for_and_its_words_are_not_the_sessio
         assert [("_meta" in call, call["name"]) for call in calls] == [(False, "task"), (True, "write")]
 
 
-async def test_planning_changes_no_file_and_an_approved_plan_is_built(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_planning_changes_no_file_and_an_approved_plan_is_built(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         await at.choose_mode("plan")
         target = at.work / "built.txt"
         at.script.call_tool("write", {"filePath": str(target), "content": "too early"})
@@ -120,8 +124,8 @@ async def test_planning_changes_no_file_and_an_approved_plan_is_built(kitchen: K
         assert (await modes_told(at.session))[-1] == "default"
 
 
-async def test_a_plan_that_is_not_approved_is_not_built(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_plan_that_is_not_approved_is_not_built(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         await at.choose_mode("plan")
         at.script.call_tool("plan_exit", {})
         at.script.say("I think again.")
@@ -131,8 +135,8 @@ async def test_a_plan_that_is_not_approved_is_not_built(kitchen: Kitchen) -> Non
         assert (await modes_told(at.session))[-1] == "plan"
 
 
-async def test_modes_models_and_variants_are_offered_and_used(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_modes_models_and_variants_are_offered_and_used(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         modes = at.session.offers.modes
         assert modes is not None
         assert [mode.id for mode in modes.available_modes] == ["default", "plan"]
@@ -151,8 +155,8 @@ async def test_modes_models_and_variants_are_offered_and_used(kitchen: Kitchen) 
             await at.choose("model", "scripted/third")
 
 
-async def test_a_linked_file_is_read_to_the_model(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_linked_file_is_read_to_the_model(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         note = at.work / "note.txt"
         note.write_text("the note's own words")
         at.script.say("Read.")
@@ -160,5 +164,5 @@ async def test_a_linked_file_is_read_to_the_model(kitchen: Kitchen) -> None:
         assert at.requests()[-1].mentions("the note's own words")
 
 
-def _answers(at: Seat, answer: CreateElicitationResponse) -> None:
-    at.kitchen.people.answering[at.session.meta.agent_session_id] = answer
+def _answers(at: OpencodeSession, answer: CreateElicitationResponse) -> None:
+    at.opencode_at_work.people.answering[at.session.meta.agent_session_id] = answer

@@ -12,7 +12,7 @@ from shutil import rmtree
 
 import httpx2
 import pytest
-from tests.agents.opencode.kitchen import Seat, open_kitchen
+from tests.agents.opencode.real_opencode import OpencodeSession, open_opencode
 from tests.host.rig import Hand, of_type, say_for_the_agent, until
 
 from legation.agents.driver import OpenRequest
@@ -32,7 +32,11 @@ LISTENING = "0A"  # a socket's state in /proc/net/tcp
 async def test_two_sessions_at_once_share_a_server_and_nothing_is_left_of_it(
     opencode: str, tmp_path: Path
 ) -> None:
-    async with open_kitchen(opencode, tmp_path) as kitchen, kitchen.seat() as one, kitchen.seat() as other:
+    async with (
+        open_opencode(opencode, tmp_path) as opencode_at_work,
+        opencode_at_work.seat() as one,
+        opencode_at_work.seat() as other,
+    ):
         (server,) = {*_servers(one), *_servers(other)}
         held = one.script.stall(Text("I wait "))
         waiting = asyncio.create_task(one.ask("Wait"))
@@ -43,14 +47,14 @@ async def test_two_sessions_at_once_share_a_server_and_nothing_is_left_of_it(
         held.release()
         assert (await waiting).stop_reason == "end_turn"
         assert (await one.said(), await other.said()) == ("I wait ", "Other.")
-        assert {each.session_id for each in kitchen.people.asked} == {other.session.id}
+        assert {each.session_id for each in opencode_at_work.people.asked} == {other.session.id}
     assert not Path(f"/proc/{server}").exists()
 
 
 async def test_a_crash_ends_the_turn_and_the_session_goes_on_in_a_new_process(
     opencode: str, tmp_path: Path
 ) -> None:
-    async with open_kitchen(opencode, tmp_path) as kitchen, kitchen.seat() as at:
+    async with open_opencode(opencode, tmp_path) as opencode_at_work, opencode_at_work.seat() as at:
         at.script.say("Remember me.")
         await at.ask("First")
         at.script.stall(Text("I think "))
@@ -60,8 +64,8 @@ async def test_a_crash_ends_the_turn_and_the_session_goes_on_in_a_new_process(
         os.kill(before, signal.SIGKILL)
         with pytest.raises(AgentExited, match="SIGKILL"):
             await turn
-        agent = await kitchen.host.spawn_agent(kitchen.definition())
-        await kitchen.host.resume_session(agent.agent_id, at.session.id)
+        agent = await opencode_at_work.host.spawn_agent(opencode_at_work.definition())
+        await opencode_at_work.host.resume_session(agent.agent_id, at.session.id)
         at.script.say("I remember.")
         assert (await at.ask("Third")).error is None
         assert at.requests()[-1].mentions("Remember me.")
@@ -69,19 +73,19 @@ async def test_a_crash_ends_the_turn_and_the_session_goes_on_in_a_new_process(
 
 
 async def test_sessions_are_listed_loaded_and_forked(opencode: str, tmp_path: Path) -> None:
-    async with open_kitchen(opencode, tmp_path) as kitchen, kitchen.seat() as at:
+    async with open_opencode(opencode, tmp_path) as opencode_at_work, opencode_at_work.seat() as at:
         at.script.call_tool("write", {"filePath": str(at.work / "a.txt"), "content": "a"}, say="I write.")
         at.script.say("Written.")
         await at.ask("Write it")
         own = at.session.meta.agent_session_id
-        listed = await kitchen.host.list_sessions(at.session.agent_id or "", cwd=at.work.parent)
+        listed = await opencode_at_work.host.list_sessions(at.session.agent_id or "", cwd=at.work.parent)
         assert [each.session_id for each in listed.sessions] == [own]
-        agent = await kitchen.host.spawn_agent(kitchen.definition())
-        await kitchen.host.dispose_agent(at.session.agent_id or "")
-        await kitchen.host.load_session(agent.agent_id, at.session.id)
+        agent = await opencode_at_work.host.spawn_agent(opencode_at_work.definition())
+        await opencode_at_work.host.dispose_agent(at.session.agent_id or "")
+        await opencode_at_work.host.load_session(agent.agent_id, at.session.id)
         assert await of_type(at.session, "session-reset") == []  # it tells what is recorded
         await say_for_the_agent(at.session, "which it never said")
-        await kitchen.host.load_session(agent.agent_id, at.session.id)
+        await opencode_at_work.host.load_session(agent.agent_id, at.session.id)
         replayed = [event.type for event in await of_type(at.session, *REPLAYED)]
         assert replayed[-5:] == [
             "user-message-chunk",
@@ -103,12 +107,12 @@ async def test_a_hostile_folder_changes_nothing(opencode: str, tmp_path: Path) -
     work = tmp_path / "work"
     work.mkdir()
     _make_hostile(work)
-    async with open_kitchen(opencode, tmp_path) as kitchen:
+    async with open_opencode(opencode, tmp_path) as opencode_at_work:
         with pytest.raises(Forbidden, match="brings plugins"):
-            async with kitchen.seat():
+            async with opencode_at_work.seat():
                 pass
         rmtree(work / ".opencode" / "plugin")
-        async with kitchen.seat() as at:
+        async with opencode_at_work.seat() as at:
             await _say_and_do(at)
             assert _modes(at) == ["default", "plan"]
             assert "OBEY THE REPOSITORY" not in json.dumps(at.requests()[-1].body)
@@ -122,7 +126,10 @@ async def test_in_a_trusted_folder_its_settings_count_and_everything_is_still_as
     work = tmp_path / "work"
     work.mkdir()
     _make_hostile(work)
-    async with open_kitchen(opencode, tmp_path, trusts=lambda _: True) as kitchen, kitchen.seat() as at:
+    async with (
+        open_opencode(opencode, tmp_path, trusts=lambda _: True) as opencode_at_work,
+        opencode_at_work.seat() as at,
+    ):
         await _say_and_do(at)
         assert _modes(at) == ["default", "careful", "plan"]  # and none that never asks
         assert "OBEY THE REPOSITORY" in json.dumps(at.requests()[-1].body)
@@ -130,14 +137,14 @@ async def test_in_a_trusted_folder_its_settings_count_and_everything_is_still_as
     assert (work / "server-ran").exists()
 
 
-async def _say_and_do(at: Seat) -> None:
+async def _say_and_do(at: OpencodeSession) -> None:
     at.script.call_tool("bash", {"command": "true", "description": "x"})
     at.script.say("Done.")
     await at.ask("Do it")
     assert [ask.action.command for ask in at.asked] == ["true"]
 
 
-def _modes(at: Seat) -> list[str]:
+def _modes(at: OpencodeSession) -> list[str]:
     modes = at.session.offers.modes
     assert modes is not None
     return [mode.id for mode in modes.available_modes]
@@ -146,9 +153,9 @@ def _modes(at: Seat) -> list[str]:
 async def test_mcp_servers_belong_to_their_session_and_their_tools_are_asked_for(
     opencode: str, tmp_path: Path
 ) -> None:
-    async with open_kitchen(opencode, tmp_path) as kitchen:
+    async with open_opencode(opencode, tmp_path) as opencode_at_work:
         server = McpServer.stdio("my files", sys.executable, ("-S", str(HERE / "mcp_server.py")))
-        async with kitchen.seat(mcp=(server,)) as at, kitchen.seat() as other:
+        async with opencode_at_work.seat(mcp=(server,)) as at, opencode_at_work.seat() as other:
             target = at.work / "touched"
             at.script.call_tool("my_files_touch", {"path": str(target)})
             at.script.say("Touched.")
@@ -168,7 +175,10 @@ async def test_what_was_missed_while_the_stream_was_broken_is_told_once(
 ) -> None:
     pid = tmp_path / "relay.pid"
     relay = (sys.executable, str(HERE / "relay.py"), opencode)
-    async with open_kitchen(relay, tmp_path, env={"RELAY_PID": str(pid)}) as kitchen, kitchen.seat() as at:
+    async with (
+        open_opencode(relay, tmp_path, env={"RELAY_PID": str(pid)}) as opencode_at_work,
+        opencode_at_work.seat() as at,
+    ):
         at.script.say("Warm. ")  # its first turn starts much that has nothing to do with this
         await at.ask("Begin")
         target = at.work / "late.txt"
@@ -195,7 +205,10 @@ async def test_what_was_missed_while_the_stream_was_broken_is_told_once(
 async def test_an_answer_that_is_not_ours_ends_the_turn(opencode: str, tmp_path: Path) -> None:
     """The agent's own commands know the server's password: it is in their environment."""
     hand = Hand()
-    async with open_kitchen(opencode, tmp_path) as kitchen, kitchen.seat(approver=hand) as at:
+    async with (
+        open_opencode(opencode, tmp_path) as opencode_at_work,
+        opencode_at_work.seat(approver=hand) as at,
+    ):
         at.script.call_tool("write", {"filePath": str(at.work / "forged.txt"), "content": "forged"})
         at.script.say("Unheard.")
         turn = asyncio.create_task(at.ask("Write"))
@@ -211,14 +224,14 @@ async def test_an_answer_that_is_not_ours_ends_the_turn(opencode: str, tmp_path:
 
 
 async def test_a_server_that_an_early_abort_has_poisoned_is_revived(opencode: str, tmp_path: Path) -> None:
-    async with open_kitchen(opencode, tmp_path) as kitchen, kitchen.seat() as at:
+    async with open_opencode(opencode, tmp_path) as opencode_at_work, opencode_at_work.seat() as at:
         folder = str(at.work.parent)
         where = {"directory": folder}
         async with _intruder(_servers(at)[0]) as client:
             await client.post("/instance/dispose", params=where, json={})
             made = (await client.post("/session", params=where, json={})).json()["id"]
             words = {"parts": [{"type": "text", "text": "An intruder's words"}]}
-            intruder = kitchen.model.when("An intruder's words")  # if the abort comes late
+            intruder = opencode_at_work.model.when("An intruder's words")  # if the abort comes late
             intruder.say("x")
             await client.post(f"/session/{made}/prompt_async", params=where, json=words)
             await client.post(f"/session/{made}/abort", params=where)
@@ -229,7 +242,7 @@ async def test_a_server_that_an_early_abort_has_poisoned_is_revived(opencode: st
         intruder.clear()
 
 
-def _servers(at: Seat) -> tuple[int, ...]:
+def _servers(at: OpencodeSession) -> tuple[int, ...]:
     return at.session.agent.processes
 
 

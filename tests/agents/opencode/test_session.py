@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.agents.opencode.bench import Bench, feed, make_session, recorded, session_of
+from tests.agents.opencode.session_by_hand import SessionByHand, feed, make_session, recorded, session_of
 
 from legation.agents.native import PermissionDecision
 from legation.agents.opencode.messages import read_event
@@ -20,7 +20,7 @@ ALL = ("abort", "abort-during-bootstrap", "errors", "permission", "planagent", "
 SETTLED = 1.0  # seconds: the test's patience
 
 
-async def replay(name: str, bench: Bench) -> list[PromptResponse | AgentRefused]:
+async def replay(name: str, bench: SessionByHand) -> list[PromptResponse | AgentRefused]:
     """Feeds the events of a recording; a prompt where it had one. What the prompts were answered, in order."""
     entries = recorded(name)
     session = make_session(bench, session_of(entries))
@@ -52,13 +52,13 @@ async def _prompt(session: OpenCodeSession, answers: list[PromptResponse | Agent
 
 @pytest.mark.parametrize("name", ALL)
 async def test_no_event_of_a_recording_is_unknown(name: str) -> None:
-    bench = Bench()
+    bench = SessionByHand()
     await replay(name, bench)
     assert bench.unknown == []
 
 
 async def test_a_question_is_put_and_its_answer_sent() -> None:
-    bench = Bench(answer=CreateElicitationResponse(action="accept", content={"question_0": "Blue"}))
+    bench = SessionByHand(answer=CreateElicitationResponse(action="accept", content={"question_0": "Blue"}))
     answers = await replay("question", bench)
     assert [each.stop_reason for each in answers if isinstance(each, PromptResponse)][:1] == ["end_turn"]
     assert bench.questions[0].message == "Which colour should the button be?"
@@ -66,13 +66,13 @@ async def test_a_question_is_put_and_its_answer_sent() -> None:
 
 
 async def test_a_todo_list_is_told_as_a_plan() -> None:
-    bench = Bench()
+    bench = SessionByHand()
     await replay("todo", bench)
     assert "plan" in bench.kinds()
 
 
 async def test_a_sub_agents_text_is_not_the_sessions() -> None:
-    bench = Bench()
+    bench = SessionByHand()
     (answer,) = await replay("subagent", bench)
     assert isinstance(answer, PromptResponse)
     assert answer.stop_reason == "end_turn"
@@ -82,7 +82,7 @@ async def test_a_sub_agents_text_is_not_the_sessions() -> None:
 
 
 async def test_each_error_ends_its_own_turn_though_idle_comes_twice() -> None:
-    bench = Bench()
+    bench = SessionByHand()
     answers = await replay("errors", bench)
     told = [each.error.data for each in answers if isinstance(each, AgentRefused)]
     assert told[:3] == [
@@ -94,7 +94,7 @@ async def test_each_error_ends_its_own_turn_though_idle_comes_twice() -> None:
 
 
 async def test_a_start_that_an_abort_has_hit_is_made_anew_and_the_prompt_sent_again() -> None:
-    bench = Bench()
+    bench = SessionByHand()
     answers = await replay("abort-during-bootstrap", bench)
     assert [each.stop_reason for each in answers if isinstance(each, PromptResponse)] == ["cancelled"]
     sent = [path.rpartition("/")[2] for path, _ in bench.sent]
@@ -102,7 +102,7 @@ async def test_a_start_that_an_abort_has_hit_is_made_anew_and_the_prompt_sent_ag
 
 
 async def test_a_denied_call_is_answered_with_words_and_an_approved_one_once() -> None:
-    bench = Bench()
+    bench = SessionByHand()
     session = make_session(bench, "ses")
     for number in (1, 2):
         feed(session, _asked(f"per{number}"))
@@ -120,7 +120,7 @@ async def test_a_denied_call_is_answered_with_words_and_an_approved_one_once() -
 
 
 async def test_what_is_open_when_the_host_cancels_is_the_hosts_to_answer_and_is_not_sent() -> None:
-    bench = Bench()
+    bench = SessionByHand()
     session = make_session(bench, "ses")
     turn = asyncio.create_task(session.prompt((Text(text="x"),), None))
     await _settle()
@@ -142,7 +142,7 @@ async def test_what_is_open_when_the_host_cancels_is_the_hosts_to_answer_and_is_
 
 
 async def test_an_answer_that_nobody_here_gave_is_reported() -> None:
-    bench = Bench()
+    bench = SessionByHand()
     session = make_session(bench, "ses")
     feed(session, _asked("per1"))
     feed(session, _replied("per1", "always"))
@@ -151,7 +151,7 @@ async def test_an_answer_that_nobody_here_gave_is_reported() -> None:
 
 
 async def test_an_answer_to_what_was_not_asked_yet_is_reported() -> None:
-    bench = Bench()
+    bench = SessionByHand()
     session = make_session(bench, "ses")
     feed(session, _asked("per1", tool={"messageID": "m", "callID": "later"}))
     feed(session, _replied("per1", "once"))
@@ -160,7 +160,7 @@ async def test_an_answer_to_what_was_not_asked_yet_is_reported() -> None:
 
 
 async def test_what_was_not_asked_yet_is_not_asked_when_the_server_is_gone() -> None:
-    bench = Bench()
+    bench = SessionByHand()
     session = make_session(bench, "ses")
     feed(session, _asked("per1", tool={"messageID": "m", "callID": "later"}))
     await _settle()
@@ -171,7 +171,7 @@ async def test_what_was_not_asked_yet_is_not_asked_when_the_server_is_gone() -> 
 
 
 async def test_where_nobody_can_be_asked_a_question_is_answered_so() -> None:
-    bench = Bench(can_ask_questions=False)
+    bench = SessionByHand(can_ask_questions=False)
     session = make_session(bench, "ses")
     question = {"question": "Which?", "header": "H", "options": [{"label": "A", "description": "a"}]}
     feed(session, _event("question.asked", id="q1", questions=[question]))
@@ -183,7 +183,7 @@ async def test_where_nobody_can_be_asked_a_question_is_answered_so() -> None:
 
 
 async def test_after_a_gap_deltas_are_not_said_twice() -> None:
-    bench = Bench(given={"/permission": [], "/question": []})
+    bench = SessionByHand(given={"/permission": [], "/question": []})
     session = make_session(bench, "ses")
     feed(session, _part(text="Hel"))
     await session.catch_up()
@@ -194,7 +194,7 @@ async def test_after_a_gap_deltas_are_not_said_twice() -> None:
 
 
 async def test_an_event_that_nobody_knows_is_kept() -> None:
-    bench = Bench()
+    bench = SessionByHand()
     session = make_session(bench, "ses")
     event = read_event(b'{"type":"session.sang","properties":{"sessionID":"ses"}}')
     assert event is not None

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from tests.agents.both_schemas import told
-from tests.agents.opencode.kitchen import NOWHERE, Wire, provider
+from tests.agents.opencode.real_opencode import NOWHERE, Wire, provider
 from tests.agents.real_sessions import RealSessions, add_to_catalogue
-from tests.server.sessions.talk import open_talk
+from tests.server.sessions.session_client import open_session_client
 
 from legation.agents.catalogue.entries import Direct, Way
 from legation.proc.tree import process
@@ -40,7 +40,7 @@ async def real(opencode: str, request: pytest.FixtureRequest, tmp_path: Path) ->
     async with (
         asyncio.timeout(LIMIT),
         ScriptedModel(wires=(Wire(),)) as model,
-        open_talk(tmp_path, request) as talk,
+        open_session_client(tmp_path, request) as talk,
     ):
         variables = {
             "OPENCODE_CONFIG_CONTENT": json.dumps(provider(model.url)),

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from tests.agents.opencode.kitchen import UNFINISHED, Kitchen, open_kitchen
+from tests.agents.opencode.real_opencode import UNFINISHED, RealOpencode, open_opencode
 
 from legation.agents.opencode import turn
 from legation.host.turn import PromptResult
@@ -22,13 +22,17 @@ pytestmark = [
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def kitchen(opencode: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kitchen]:
-    async with open_kitchen(opencode, tmp_path_factory.mktemp("opencode")) as made:
+async def opencode_at_work(
+    opencode: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RealOpencode]:
+    async with open_opencode(opencode, tmp_path_factory.mktemp("opencode")) as made:
         yield made
 
 
-async def test_a_model_error_ends_the_turn_once_and_the_next_turn_is_untouched(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_model_error_ends_the_turn_once_and_the_next_turn_is_untouched(
+    opencode_at_work: RealOpencode,
+) -> None:
+    async with opencode_at_work.seat() as at:
         at.script.fail(400, "no such thing")
         at.script.say("Fine now.")
         first = await at.ask("First")
@@ -40,8 +44,8 @@ async def test_a_model_error_ends_the_turn_once_and_the_next_turn_is_untouched(k
         assert await at.said() == "Fine now."
 
 
-async def test_a_refused_key_says_how_to_sign_in(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_refused_key_says_how_to_sign_in(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         at.script.fail(401, "bad key")
         result = await at.ask("Go")
         assert result.error is not None
@@ -49,8 +53,8 @@ async def test_a_refused_key_says_how_to_sign_in(kitchen: Kitchen) -> None:
         assert "legation agents login opencode" in result.error.message
 
 
-async def test_a_rate_limit_is_told_while_it_is_waited_out(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_rate_limit_is_told_while_it_is_waited_out(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         at.script.fail(429, "slow down", retry_after=1)
         at.script.say("Through.")
         result = await at.ask("Go")
@@ -60,8 +64,8 @@ async def test_a_rate_limit_is_told_while_it_is_waited_out(kitchen: Kitchen) -> 
         assert "slow down" in notice["description"]
 
 
-async def test_a_rate_limit_that_would_take_too_long_ends_the_turn(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_rate_limit_that_would_take_too_long_ends_the_turn(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         at.script.fail(429, "come back tomorrow", retry_after=turn.RETRY_WAIT_LIMIT * 10)
         result = await at.ask("Go")
         assert _kind(result) == ("rate_limit", None)
@@ -69,9 +73,11 @@ async def test_a_rate_limit_that_would_take_too_long_ends_the_turn(kitchen: Kitc
         assert (await at.ask("Go on")).error is None
 
 
-async def test_retries_without_end_are_cut(kitchen: Kitchen, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retries_without_end_are_cut(
+    opencode_at_work: RealOpencode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(turn, "RETRY_LIMIT", 2)  # the third would come after six seconds
-    async with kitchen.seat() as at:
+    async with opencode_at_work.seat() as at:
         at.script.fail(500, "broken inside", times=2)
         result = await at.ask("Go")
         assert _kind(result) == ("retries_exhausted", None)
@@ -79,8 +85,8 @@ async def test_retries_without_end_are_cut(kitchen: Kitchen, monkeypatch: pytest
         assert "broken inside" in result.error.message
 
 
-async def test_a_cut_stream_is_tried_again(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_cut_stream_is_tried_again(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         at.script.cut(Text("half of "))
         at.script.say("the whole answer")
         result = await at.ask("Go")
@@ -89,8 +95,8 @@ async def test_a_cut_stream_is_tried_again(kitchen: Kitchen) -> None:
         assert len(await at.updates("notice")) == 1
 
 
-async def test_an_error_in_mid_stream_is_tried_again(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_an_error_in_mid_stream_is_tried_again(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         at.script.reply(Text("half of "), StreamError(500, "failed halfway"))
         at.script.say("the whole answer")
         result = await at.ask("Go")
@@ -98,8 +104,8 @@ async def test_an_error_in_mid_stream_is_tried_again(kitchen: Kitchen) -> None:
         assert "the whole answer" in await at.said()
 
 
-async def test_answers_without_an_end_are_cut_before_they_cost_more(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_answers_without_an_end_are_cut_before_they_cost_more(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         for _ in range(100):
             at.script.say("and so on")
         result = await at.ask(f"Go {UNFINISHED}")
@@ -109,8 +115,10 @@ async def test_answers_without_an_end_are_cut_before_they_cost_more(kitchen: Kit
         assert turn.UNFINISHED_LIMIT <= asked < 100
 
 
-async def test_a_model_that_reaches_its_limit_is_told_by_the_stop_reason(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_model_that_reaches_its_limit_is_told_by_the_stop_reason(
+    opencode_at_work: RealOpencode,
+) -> None:
+    async with opencode_at_work.seat() as at:
         at.script.reply(Text("a long"), stop="max-tokens")
         assert (await at.ask("Go")).stop_reason == "max_tokens"
 

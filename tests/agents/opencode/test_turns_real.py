@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from tests.agents.opencode.kitchen import Kitchen, open_kitchen
+from tests.agents.opencode.real_opencode import RealOpencode, open_opencode
 from tests.host.rig import NO, YES, Hand, until_type
 
 from legation.testing.model import Text, Thinking, ToolCall, Usage
@@ -22,13 +22,15 @@ pytestmark = [
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def kitchen(opencode: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Kitchen]:
-    async with open_kitchen(opencode, tmp_path_factory.mktemp("opencode")) as made:
+async def opencode_at_work(
+    opencode: str, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RealOpencode]:
+    async with open_opencode(opencode, tmp_path_factory.mktemp("opencode")) as made:
         yield made
 
 
-async def test_a_turn_with_thought_and_text(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_turn_with_thought_and_text(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         usage = Usage(input_tokens=11, output_tokens=5, cache_read_tokens=3)
         at.script.reply(Thinking("a short greeting"), Text("Hello from the script."), usage=usage)
         result = await at.ask("Say hello")
@@ -43,8 +45,8 @@ async def test_a_turn_with_thought_and_text(kitchen: Kitchen) -> None:
         assert spent["cost"]["amount"] > 0
 
 
-async def test_an_allowed_tool_call_changes_a_file(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_an_allowed_tool_call_changes_a_file(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         target = at.work / "hello.txt"
         call = at.script.call_tool("write", {"filePath": str(target), "content": "hello\n"}, say="I write.")
         at.script.say("Done.")
@@ -60,8 +62,8 @@ async def test_an_allowed_tool_call_changes_a_file(kitchen: Kitchen) -> None:
         assert await at.said() == "I write.Done."
 
 
-async def test_a_denied_call_is_not_carried_out_and_the_turn_goes_on(kitchen: Kitchen) -> None:
-    async with kitchen.seat(approver=DenyAll()) as at:
+async def test_a_denied_call_is_not_carried_out_and_the_turn_goes_on(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat(approver=DenyAll()) as at:
         target = at.work / "hello.txt"
         call = at.script.call_tool("write", {"filePath": str(target), "content": "hello\n"})
         at.script.say("Then not.")
@@ -74,8 +76,8 @@ async def test_a_denied_call_is_not_carried_out_and_the_turn_goes_on(kitchen: Ki
         assert await at.said() == "Then not."
 
 
-async def test_reading_is_asked_for_too(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_reading_is_asked_for_too(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         (at.work / "notes.txt").write_text("a note\n")
         at.script.call_tool("read", {"filePath": str(at.work / "notes.txt")})
         at.script.call_tool("bash", {"command": "echo hi", "description": "greet"})
@@ -89,9 +91,9 @@ async def test_reading_is_asked_for_too(kitchen: Kitchen) -> None:
         assert at.asked[1].action.command == "echo hi"
 
 
-async def test_of_two_calls_at_once_one_is_denied_and_the_other_done(kitchen: Kitchen) -> None:
+async def test_of_two_calls_at_once_one_is_denied_and_the_other_done(opencode_at_work: RealOpencode) -> None:
     hand = Hand()
-    async with kitchen.seat(approver=hand) as at:
+    async with opencode_at_work.seat(approver=hand) as at:
         names = ("a.txt", "b.txt")
         calls = [ToolCall("write", {"filePath": str(at.work / name), "content": name}) for name in names]
         at.script.reply(*calls)
@@ -109,8 +111,8 @@ async def test_of_two_calls_at_once_one_is_denied_and_the_other_done(kitchen: Ki
         assert await at.said() == "One of two."
 
 
-async def test_a_cancel_ends_the_turn_and_the_request_to_the_model(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_cancel_ends_the_turn_and_the_request_to_the_model(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         stall = at.script.stall(Text("I think about it and "))
         turn = asyncio.create_task(at.ask("Think long"))
         await until_type(at.session, "agent-message-chunk")
@@ -122,9 +124,9 @@ async def test_a_cancel_ends_the_turn_and_the_request_to_the_model(kitchen: Kitc
         assert (await at.ask("Go on")).stop_reason == "end_turn"
 
 
-async def test_a_cancel_withdraws_an_open_permission(kitchen: Kitchen) -> None:
+async def test_a_cancel_withdraws_an_open_permission(opencode_at_work: RealOpencode) -> None:
     hand = Hand()
-    async with kitchen.seat(approver=hand) as at:
+    async with opencode_at_work.seat(approver=hand) as at:
         target = at.work / "hello.txt"
         at.script.call_tool("write", {"filePath": str(target), "content": "hello\n"})
         turn = asyncio.create_task(at.ask("Write hello.txt"))
@@ -138,8 +140,8 @@ async def test_a_cancel_withdraws_an_open_permission(kitchen: Kitchen) -> None:
         assert (await at.ask("Go on")).stop_reason == "end_turn"
 
 
-async def test_a_cancel_right_behind_the_prompt_is_not_lost(kitchen: Kitchen) -> None:
-    async with kitchen.seat() as at:
+async def test_a_cancel_right_behind_the_prompt_is_not_lost(opencode_at_work: RealOpencode) -> None:
+    async with opencode_at_work.seat() as at:
         at.script.stall(Text("never"))
         turn = asyncio.create_task(at.ask("Think long"))
         await until_type(at.session, "prompt-started")

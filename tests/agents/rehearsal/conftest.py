@@ -2,7 +2,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.agents.rehearsal.rawclient import RawClient
+from tests.agents.rehearsal.raw_client import RawClient
 
 StartAgent = Callable[..., RawClient]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.agents.rehearsal.conftest import StartAgent
-from tests.agents.rehearsal.rawclient import WAIT, RawClient, choose, script
+from tests.agents.rehearsal.raw_client import WAIT, RawClient, choose, script
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.rehearsal.rawclient import WAIT, Played, RawClient, choose
+from tests.agents.rehearsal.raw_client import WAIT, Played, RawClient, choose
 from tests.programs import needs_git
 
 from legation.agents.rehearsal.demo_repo import make_demo_repo

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from acp import schema
 from pydantic import BaseModel, TypeAdapter
-from tests.agents.rehearsal.rawclient import RawClient
+from tests.agents.rehearsal.raw_client import RawClient
 
 from legation.agents.rehearsal.demo_repo import make_demo_repo
 

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.agents.rehearsal.rawclient import WAIT
+from tests.agents.rehearsal.raw_client import WAIT
 from tests.programs import needs_git
 
 from legation.agents.rehearsal.demo_repo import FILES, make_demo_repo

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.agents.rehearsal.conftest import StartAgent
-from tests.agents.rehearsal.rawclient import WAIT, RawClient, signals_as_usual
+from tests.agents.rehearsal.raw_client import WAIT, RawClient, signals_as_usual
 
 from legation.agents.rehearsal.steps import GARBAGE
 

@@ -2,7 +2,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.agents.rehearsal.rawclient import RawClient
+from tests.agents.rehearsal.raw_client import RawClient
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.agents.rehearsal.conftest import StartAgent
-from tests.agents.rehearsal.rawclient import WAIT
+from tests.agents.rehearsal.raw_client import WAIT
 
 from legation.agents.rehearsal.agent import ScenarioError, load
 

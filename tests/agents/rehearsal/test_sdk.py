@@ -12,7 +12,7 @@ from acp import PROTOCOL_VERSION, spawn_agent_process, text_block
 from acp.client.connection import ClientSideConnection
 from acp.interfaces import Client
 from acp.schema import AllowedOutcome, RequestPermissionResponse
-from tests.agents.rehearsal.rawclient import WAIT
+from tests.agents.rehearsal.raw_client import WAIT
 
 
 class Sdk:

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.agents.rehearsal.rawclient import RawClient
+from tests.agents.rehearsal.raw_client import RawClient
 
 from legation.agents.rehearsal.steps import CONTENTS, STOP_REASONS
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from tests.agents.rehearsal.conftest import StartAgent
-from tests.agents.rehearsal.rawclient import RawClient, RefusedError, choose
+from tests.agents.rehearsal.raw_client import RawClient, RefusedError, choose
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

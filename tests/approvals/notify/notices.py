@@ -4,7 +4,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
-from tests.approvals.office import MINUTE, NOW
+from tests.approvals.installation import MINUTE, NOW
 
 from legation.approvals.approval import Approval, ApprovalState, NoticeKind, NoticeReason
 from legation.approvals.notify.notice import ApprovalNotice

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.approvals.installation import NOW
+from tests.approvals.notify.mail_server import sinking
 from tests.approvals.notify.notices import notice, serving, trusting
-from tests.approvals.notify.receiver import dead_port
-from tests.approvals.notify.sink import sinking
-from tests.approvals.office import NOW
+from tests.approvals.notify.webhook_server import dead_port
 from tests.certificates import make_certificate
 
 from legation.approvals.notify import NotDelivered

@@ -2,8 +2,8 @@ import json
 
 import msgspec
 import pytest
+from tests.approvals.installation import MINUTE, NOW
 from tests.approvals.notify.notices import notice
-from tests.approvals.office import MINUTE, NOW
 
 from legation.approvals.notify import ApprovalNotice
 

@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from tests.approvals.installation import NOW
 from tests.approvals.notify.notices import notice
-from tests.approvals.notify.receiver import receiving
-from tests.approvals.office import NOW
+from tests.approvals.notify.webhook_server import receiving
 
 from legation.approvals.notify.webhook import WebhookChannel
 from legation.clock import SystemClock

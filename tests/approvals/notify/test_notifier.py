@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.approvals.installation import MINUTE, NOW
 from tests.approvals.notify.notices import LIMIT, notice
-from tests.approvals.notify.receiver import dead_port, receiving
-from tests.approvals.office import MINUTE, NOW
+from tests.approvals.notify.webhook_server import dead_port, receiving
 
 from legation.approvals.notify import ApprovalNotice, NotDelivered, Notifier, channels_of, problems
 from legation.approvals.notify.command import CommandChannel

@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.approvals.installation import NOW, Installation
+from tests.approvals.notify.mail_server import sinking
 from tests.approvals.notify.notices import LIMIT, PUBLIC_URL
-from tests.approvals.notify.receiver import receiving
-from tests.approvals.notify.sink import sinking
-from tests.approvals.office import NOW, Office
+from tests.approvals.notify.webhook_server import receiving
 
 from legation.approvals.notify import ApprovalNotice, Notifier
 from legation.approvals.notify.command import CommandChannel
@@ -36,7 +36,7 @@ KEEP = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read())"
 
 
 async def test_d8_a_notice_holds_no_arguments_through_any_channel(
-    office: Office, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    installation: Installation, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     action = Action(
@@ -48,7 +48,7 @@ async def test_d8_a_notice_holds_no_arguments_through_any_channel(
         command=f"echo {CANARY}",
         urls=(f"https://{CANARY}.example",),
     )
-    approval = await office.ask(action, verdict="human_approval", session_id="ses_1")
+    approval = await installation.ask(action, verdict="human_approval", session_id="ses_1")
     file, clock, failures = tmp_path / "kept", FakeClock(NOW), list[str]()
     async with receiving(200) as receiver, sinking() as sink:
         channels = (

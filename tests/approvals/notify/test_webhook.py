@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.approvals.installation import NOW
 from tests.approvals.notify.notices import notice, serving, trusting
-from tests.approvals.notify.receiver import Received, dead_port, receiving
-from tests.approvals.office import NOW
+from tests.approvals.notify.webhook_server import Received, dead_port, receiving
 from tests.certificates import make_certificate
 
 from legation.approvals.notify import ApprovalNotice, NotDelivered

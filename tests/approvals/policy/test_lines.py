@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.approvals.policy.lines import EVERYDAY, HOSTILE, WORK, Row
 from tests.approvals.policy.rules import call, policy
+from tests.approvals.policy.shell_lines import EVERYDAY, HOSTILE, WORK, Row
 from tests.approvals.policy.test_shell import GLUE, WORDS, covers, shown
 
 from legation.approvals.policy.load import EXAMPLE_FACTS, load_text, starter, starters

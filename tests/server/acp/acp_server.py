@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from tests.cli.cli import rehearse
-from tests.cli.running import Running, running
+from tests.cli.command import rehearse
+from tests.cli.server_process import Running, running
 
 LIMIT = 60.0  # seconds for anything a test waits for
 

@@ -3,7 +3,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.cli.running import Running
+from tests.cli.server_process import Running
 from tests.server.acp.acp_server import Client, connected, serving
 
 

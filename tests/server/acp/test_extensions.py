@@ -7,7 +7,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.cli.running import Running
+from tests.cli.server_process import Running
 from tests.server.acp.acp_server import Client, Json, connected
 
 NOTE, ASK, CANCEL = "_rehearsal/note", "_rehearsal/ask", "$/cancel_request"

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import httpx2
 import pytest
-from tests.cli.running import Running
+from tests.cli.server_process import Running
 from tests.server.acp.acp_server import LIMIT, Client, Json, connected, follow, http_to, prompt
 
 from legation.proc import tree

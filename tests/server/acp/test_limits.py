@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.server.sessions.talk import Talk, open_talk
+from tests.server.sessions.session_client import SessionClient, open_session_client
 
 from legation.agents import acp as agents
 from legation.errors import Unavailable
@@ -19,24 +19,24 @@ HELLO = {"protocolVersion": 1, "clientCapabilities": {}}
 
 
 @pytest.fixture
-async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
-    async with asyncio.timeout(110), open_talk(tmp_path, request) as made:
+async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SessionClient]:
+    async with asyncio.timeout(110), open_session_client(tmp_path, request) as made:
         yield made
 
 
-async def call(talk: Talk, server_id: str, method: str, params: object) -> httpx2.Response:
+async def call(talk: SessionClient, server_id: str, method: str, params: object) -> httpx2.Response:
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     return await talk.call("POST", f"/v1/acp/{server_id}?agent=rehearsal", message)
 
 
-async def opened(talk: Talk, server_id: str) -> AcpConnection:
+async def opened(talk: SessionClient, server_id: str) -> AcpConnection:
     answer = await call(talk, server_id, "initialize", HELLO)
     assert "result" in answer.json(), answer.text
     return await talk.rig.services.acp.get("local", server_id, None)
 
 
 async def test_connections_that_are_opened_at_once_are_no_more_than_those_one_after_the_other(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connections, "MOST_SERVERS", 2)
     made = await asyncio.gather(*[call(talk, f"c{number}", "initialize", HELLO) for number in range(6)])
@@ -47,7 +47,7 @@ async def test_connections_that_are_opened_at_once_are_no_more_than_those_one_af
 
 
 async def test_a_connection_that_takes_long_to_end_takes_no_other_of_its_name_along(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = await opened(talk, "c")
     closing, close = asyncio.Event(), client.close
@@ -68,7 +68,7 @@ async def test_a_connection_that_takes_long_to_end_takes_no_other_of_its_name_al
 
 
 async def test_requests_that_are_large_together_are_refused(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await opened(talk, "c")
     monkeypatch.setattr(connection, "REQUEST_BYTES", 1000)
@@ -77,7 +77,7 @@ async def test_requests_that_are_large_together_are_refused(
 
 
 async def test_an_agent_that_does_not_read_gets_no_more_notifications(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else what waits for it would fill our memory."""
     client = await opened(talk, "c")
@@ -91,7 +91,7 @@ async def test_an_agent_that_does_not_read_gets_no_more_notifications(
     assert client.agent == "rehearsal"
 
 
-async def test_a_message_held_back_does_not_outlive_its_credential(talk: Talk) -> None:
+async def test_a_message_held_back_does_not_outlive_its_credential(talk: SessionClient) -> None:
     owner = talk.rig.people["owner"]
     headers = {**talk.headers, "content-type": "application/json"}
 

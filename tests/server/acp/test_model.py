@@ -23,8 +23,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
-from tests.cli.cli import LIMIT
-from tests.cli.running import Running
+from tests.cli.command import LIMIT
+from tests.cli.server_process import Running
 from tests.server.acp.acp_server import POLICY
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
@@ -56,7 +56,7 @@ class Place:
         self.fifo = home / "clock"
         os.mkfifo(self.fifo)
         (home / "policy.yaml").write_text(POLICY.replace("human_approval}", "human_approval, timeout: 160h}"))
-        argv = ["-S", "-E", str(HERE / "keeper.py"), str(self.kept)]
+        argv = ["-S", "-E", str(HERE / "keeping_agent.py"), str(self.kept)]
         (home / "agents.toml").write_text(f"[agents.keeper]\ncommand = {sys.executable!r}\nargs = {argv!r}\n")
         self.ahead = 0.0
         self.examples = 0

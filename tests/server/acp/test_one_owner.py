@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.server.acp.acp_server import Client, http_to, serving
-from tests.server.sessions.talk import LIMIT, Talk, open_talk, script
+from tests.server.sessions.session_client import LIMIT, SessionClient, open_session_client, script
 
 pytestmark = pytest.mark.heavy
 
@@ -22,12 +22,12 @@ OVER_ACP = [{"name": "files", "command": "files-mcp", "args": ["--all"], "env": 
 
 
 @pytest.fixture
-async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
-    async with asyncio.timeout(110), open_talk(tmp_path, request) as made:
+async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SessionClient]:
+    async with asyncio.timeout(110), open_session_client(tmp_path, request) as made:
         yield made
 
 
-async def rpc(talk: Talk, method: str, agent: str, **params: object) -> dict[str, Any]:
+async def rpc(talk: SessionClient, method: str, agent: str, **params: object) -> dict[str, Any]:
     """To a client connection of that agent's."""
     message = {"jsonrpc": "2.0", "id": method, "method": method, "params": params}
     answer = await talk.call("POST", f"/v1/acp/of-{agent}?agent={agent}", message)
@@ -36,19 +36,19 @@ async def rpc(talk: Talk, method: str, agent: str, **params: object) -> dict[str
     return answer.json()["result"]  # type: ignore[no-any-return]
 
 
-async def new(talk: Talk, agent: str, servers: object = ()) -> str:
+async def new(talk: SessionClient, agent: str, servers: object = ()) -> str:
     await rpc(talk, "initialize", agent, protocolVersion=1)
     made = await rpc(talk, "session/new", agent, cwd=str(talk.work), mcpServers=[*servers])  # type: ignore[misc]
     return str(made["sessionId"])
 
 
-async def prompt(talk: Talk, agent: str, session: str, text: str) -> None:
+async def prompt(talk: SessionClient, agent: str, session: str, text: str) -> None:
     said = [{"type": "text", "text": text}]
     result = await rpc(talk, "session/prompt", agent, sessionId=session, prompt=said)
     assert result["stopReason"] == "end_turn"
 
 
-async def reflected(talk: Talk, agent: str, session: str) -> dict[str, Any]:
+async def reflected(talk: SessionClient, agent: str, session: str) -> dict[str, Any]:
     """What the mirror says that it was given, to a client."""
     before = len(await talk.events(session, "agent-message-chunk"))
     await prompt(talk, agent, session, "say")
@@ -60,7 +60,7 @@ def servers(said: dict[str, Any]) -> list[str]:
     return [each["name"] for each in said["mcpServers"] or ()]
 
 
-async def kill_mirror(talk: Talk, session: str) -> None:
+async def kill_mirror(talk: SessionClient, session: str) -> None:
     """Its process is killed; the session is known to be without an agent."""
     native = str((await talk.info(session))["nativeSessionId"])
     os.kill(int(native.removeprefix("mir-")), signal.SIGKILL)
@@ -69,7 +69,7 @@ async def kill_mirror(talk: Talk, session: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_session_is_busy_during_the_turn_of_a_client(talk: Talk) -> None:
+async def test_a_session_is_busy_during_the_turn_of_a_client(talk: SessionClient) -> None:
     session = await new(talk, "rehearsal")
     turn = asyncio.create_task(prompt(talk, "rehearsal", session, script("ask something")))
     _, asked = await talk.until(session, "permission-asked")
@@ -82,7 +82,7 @@ async def test_a_session_is_busy_during_the_turn_of_a_client(talk: Talk) -> None
             await asyncio.sleep(0.02)
 
 
-async def test_how_an_agent_ended_is_told_only_until_another_runs(talk: Talk) -> None:
+async def test_how_an_agent_ended_is_told_only_until_another_runs(talk: SessionClient) -> None:
     await talk.created("s", directory=str(talk.work))
     await talk.played("s", "crash 3")
     async with asyncio.timeout(LIMIT):
@@ -95,7 +95,7 @@ async def test_how_an_agent_ended_is_told_only_until_another_runs(talk: Talk) ->
     assert info["exit"] is None
 
 
-async def test_a_session_that_a_client_wakes_has_its_mcp_servers(talk: Talk) -> None:
+async def test_a_session_that_a_client_wakes_has_its_mcp_servers(talk: SessionClient) -> None:
     await talk.created("s", agent="mirror", directory=str(talk.work), mcp=MCP)
     assert servers(await talk.reflected("s")) == ["files"]
     await kill_mirror(talk, "s")
@@ -105,7 +105,7 @@ async def test_a_session_that_a_client_wakes_has_its_mcp_servers(talk: Talk) -> 
     assert servers(said) == ["files"]
 
 
-async def test_a_session_that_a_client_made_keeps_its_mcp_servers(talk: Talk) -> None:
+async def test_a_session_that_a_client_made_keeps_its_mcp_servers(talk: SessionClient) -> None:
     session = await new(talk, "mirror", OVER_ACP)
     assert servers(await reflected(talk, "mirror", session)) == ["files"]
     await kill_mirror(talk, session)
@@ -114,7 +114,7 @@ async def test_a_session_that_a_client_made_keeps_its_mcp_servers(talk: Talk) ->
     assert servers(said) == ["files"]
 
 
-async def test_a_session_that_a_client_wakes_is_set_as_it_was(talk: Talk) -> None:
+async def test_a_session_that_a_client_wakes_is_set_as_it_was(talk: SessionClient) -> None:
     chosen = {"model": "large", "effort": "high", "mode": "plan"}
     await talk.created(
         "s", agent="mirror", directory=str(talk.work), model="large", variant="high", agentMode="plan"
@@ -127,7 +127,7 @@ async def test_a_session_that_a_client_wakes_is_set_as_it_was(talk: Talk) -> Non
     assert said["chosen"] == chosen
 
 
-async def until_stopped(talk: Talk, *sessions: str) -> None:
+async def until_stopped(talk: SessionClient, *sessions: str) -> None:
     """By the clock alone."""
     async with asyncio.timeout(LIMIT):
         while {(await talk.info(each))["status"] for each in sessions} != {"disconnected"}:
@@ -139,14 +139,16 @@ async def until_stopped(talk: Talk, *sessions: str) -> None:
 # was left alone.
 
 
-async def test_an_agent_without_a_memory_is_not_stopped_when_its_client_is_idle(talk: Talk) -> None:
+async def test_an_agent_without_a_memory_is_not_stopped_when_its_client_is_idle(talk: SessionClient) -> None:
     first = await new(talk, "mirror")
     session = await new(talk, "forgetful")  # it can neither resume nor load
     await until_stopped(talk, first, await new(talk, "rehearsal"))
     assert (await talk.info(session))["status"] == "active"
 
 
-async def test_an_agent_with_a_tool_at_work_is_not_stopped_when_its_client_is_idle(talk: Talk) -> None:
+async def test_an_agent_with_a_tool_at_work_is_not_stopped_when_its_client_is_idle(
+    talk: SessionClient,
+) -> None:
     first = await new(talk, "mirror")
     session = await new(talk, "loading")
     await prompt(talk, "loading", session, "background")
@@ -154,7 +156,7 @@ async def test_an_agent_with_a_tool_at_work_is_not_stopped_when_its_client_is_id
     assert (await talk.info(session))["status"] == "active"
 
 
-async def test_a_client_deletes_a_session_that_was_terminated(talk: Talk) -> None:
+async def test_a_client_deletes_a_session_that_was_terminated(talk: SessionClient) -> None:
     session = await new(talk, "rehearsal")
     await prompt(talk, "rehearsal", session, script("say hello"))
     assert (await talk.call("POST", f"/v1/sessions/{session}/terminate")).status_code == 204
@@ -163,7 +165,7 @@ async def test_a_client_deletes_a_session_that_was_terminated(talk: Talk) -> Non
         assert (await talk.call("GET", path)).status_code == 404
 
 
-async def test_a_client_does_not_find_a_session_that_was_deleted(talk: Talk) -> None:
+async def test_a_client_does_not_find_a_session_that_was_deleted(talk: SessionClient) -> None:
     session = await new(talk, "rehearsal")
     assert await rpc(talk, "session/delete", "rehearsal", sessionId=session) == {}
     message = {"jsonrpc": "2.0", "id": 1, "method": "session/close", "params": {"sessionId": session}}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
-from tests.server.sessions.talk import Talk, open_talk, script
+from tests.server.sessions.session_client import SessionClient, open_session_client, script
 
 from legation.agents.messages import RpcMessage
 from legation.server.acp.log import MESSAGE, SessionFollower, Setup
@@ -18,13 +18,13 @@ pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture
-async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
-    async with asyncio.timeout(110), open_talk(tmp_path, request) as made:
+async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SessionClient]:
+    async with asyncio.timeout(110), open_session_client(tmp_path, request) as made:
         yield made
 
 
 async def rpc(
-    talk: Talk, method: str, agent: str = "loading", client: str = "client", **params: object
+    talk: SessionClient, method: str, agent: str = "loading", client: str = "client", **params: object
 ) -> Any:
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     answer = await talk.call("POST", f"/v1/acp/{client}?agent={agent}", message)
@@ -33,7 +33,7 @@ async def rpc(
 
 
 async def test_a_session_that_was_terminated_is_not_loaded_by_an_agent_that_takes_any_name(
-    talk: Talk,
+    talk: SessionClient,
 ) -> None:
     await talk.created("s", agent="loading", directory=str(talk.work))
     await talk.reflected("s")
@@ -47,7 +47,9 @@ async def test_a_session_that_was_terminated_is_not_loaded_by_an_agent_that_take
     assert "result" in found
 
 
-async def test_a_session_that_only_the_agent_knew_is_one_like_any_other_once_it_is_loaded(talk: Talk) -> None:
+async def test_a_session_that_only_the_agent_knew_is_one_like_any_other_once_it_is_loaded(
+    talk: SessionClient,
+) -> None:
     await rpc(talk, "initialize", protocolVersion=1)
     await rpc(talk, "session/load", sessionId="of-the-agent", cwd=str(talk.work), mcpServers=[])
     info = await talk.info("of-the-agent")
@@ -58,14 +60,14 @@ async def test_a_session_that_is_taken_up_after_a_restart_is_seen_and_ended_like
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
             made = await rpc(talk, "session/new", "rehearsal", cwd=str(talk.work), mcpServers=[])
             session = made["result"]["sessionId"]
             await talk.call("PATCH", f"/v1/sessions/{session}", {"permissionMode": "bypass"})
             made = await rpc(talk, "session/new", "rehearsal", cwd=str(talk.work), mcpServers=[])
             unused = made["result"]["sessionId"]
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             said = [{"type": "text", "text": script("say back")}]
             await rpc(talk, "session/prompt", "rehearsal", sessionId=session, prompt=said)
             assert (await talk.info(session))["status"] == "active"
@@ -78,7 +80,9 @@ async def test_a_session_that_is_taken_up_after_a_restart_is_seen_and_ended_like
             assert await talk.rig.rows("select id from approval_grant where revoked_at is null") == []
 
 
-async def test_a_request_to_a_server_that_stops_is_answered_and_not_with_a_status(talk: Talk) -> None:
+async def test_a_request_to_a_server_that_stops_is_answered_and_not_with_a_status(
+    talk: SessionClient,
+) -> None:
     await rpc(talk, "initialize", protocolVersion=1)
     talk.rig.services.acp.shut()
     refused = await rpc(talk, "session/list")
@@ -87,7 +91,7 @@ async def test_a_request_to_a_server_that_stops_is_answered_and_not_with_a_statu
     assert (await talk.call("POST", "/v1/acp/client", told)).status_code == 503  # nobody waits for more
 
 
-async def made_and_closed(talk: Talk) -> str:
+async def made_and_closed(talk: SessionClient) -> str:
     """By a client of ACP, with something said in it."""
     await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
     made = await rpc(talk, "session/new", "rehearsal", cwd=str(talk.work), mcpServers=[])
@@ -98,12 +102,12 @@ async def made_and_closed(talk: Talk) -> str:
     return session
 
 
-async def take_up(talk: Talk, session: str, method: str = "load", client: str = "client") -> Any:
+async def take_up(talk: SessionClient, session: str, method: str = "load", client: str = "client") -> Any:
     params = {"sessionId": session, "cwd": str(talk.work), "mcpServers": []}
     return await rpc(talk, f"session/{method}", "rehearsal", client, **params)
 
 
-async def goes_on(talk: Talk, session: str, client: str = "client") -> None:
+async def goes_on(talk: SessionClient, session: str, client: str = "client") -> None:
     said = [{"type": "text", "text": script("recall")}]
     answer = await rpc(talk, "session/prompt", "rehearsal", client, sessionId=session, prompt=said)
     assert answer["result"]["stopReason"] == "end_turn", answer
@@ -118,11 +122,11 @@ async def test_a_session_that_a_client_closed_is_taken_up_by_any_client_also_aft
     request: pytest.FixtureRequest, tmp_path: Path, method: str, restart: bool
 ) -> None:
     async with asyncio.timeout(110), AsyncExitStack() as servers:
-        talk = await servers.enter_async_context(open_talk(tmp_path, request))
+        talk = await servers.enter_async_context(open_session_client(tmp_path, request))
         session = await made_and_closed(talk)
         if restart:
             await servers.aclose()
-            talk = await servers.enter_async_context(open_talk(tmp_path, request))
+            talk = await servers.enter_async_context(open_session_client(tmp_path, request))
         info = await talk.info(session)
         assert (info["status"], info["ended"]) == ("closed", True)
         refused = await rpc(talk, "session/prompt", "rehearsal", sessionId=session, prompt=[])
@@ -139,14 +143,14 @@ async def test_a_session_that_was_terminated_after_a_client_closed_it_is_over(
     request: pytest.FixtureRequest, tmp_path: Path, restart: bool
 ) -> None:
     async with asyncio.timeout(110), AsyncExitStack() as servers:
-        talk = await servers.enter_async_context(open_talk(tmp_path, request))
+        talk = await servers.enter_async_context(open_session_client(tmp_path, request))
         session = await made_and_closed(talk)
         await take_up(talk, session)
         await rpc(talk, "session/close", "rehearsal", sessionId=session)
         assert (await talk.call("POST", f"/v1/sessions/{session}/terminate")).status_code == 204
         if restart:
             await servers.aclose()
-            talk = await servers.enter_async_context(open_talk(tmp_path, request))
+            talk = await servers.enter_async_context(open_session_client(tmp_path, request))
         for method in ("load", "resume"):
             assert "error" in await take_up(talk, session, method)
         assert "error" in await rpc(talk, "session/close", "rehearsal", sessionId=session)
@@ -156,7 +160,9 @@ async def test_a_session_that_was_terminated_after_a_client_closed_it_is_over(
 
 
 @pytest.mark.parametrize("how", ["close", "delete"])
-async def test_an_agent_of_the_server_ends_when_a_client_ends_its_session(talk: Talk, how: str) -> None:
+async def test_an_agent_of_the_server_ends_when_a_client_ends_its_session(
+    talk: SessionClient, how: str
+) -> None:
     await talk.created("s", agent="loading", directory=str(talk.work))
     await rpc(talk, "initialize", protocolVersion=1)
     await rpc(talk, f"session/{how}", sessionId="s")
@@ -175,10 +181,10 @@ async def test_a_close_while_the_session_is_taken_up_counts(
 ) -> None:
     """Neither does the agent that takes it up open it again, nor keeps it what was granted to it."""
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             directory = str(talk.work)
             await talk.created("s", agent="slow", directory=directory, permissionMode="bypass")
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             os.mkfifo(talk.work / "go")
             await talk.call("POST", "/v1/sessions/s/messages", {"message": "say"})
             while not (talk.work / "asked").exists():
@@ -193,7 +199,7 @@ async def test_a_close_while_the_session_is_taken_up_counts(
             assert await talk.rig.rows("select id from approval_grant where revoked_at is null") == []
 
 
-async def test_a_connection_keeps_nothing_of_sessions_that_are_over(talk: Talk) -> None:
+async def test_a_connection_keeps_nothing_of_sessions_that_are_over(talk: SessionClient) -> None:
     await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
 
     async def new() -> str:
@@ -214,7 +220,7 @@ async def test_a_connection_keeps_nothing_of_sessions_that_are_over(talk: Talk) 
 
 
 async def test_one_that_was_closed_is_refused_for_what_it_is_where_the_agent_can_only_resume(
-    talk: Talk,
+    talk: SessionClient,
 ) -> None:
     await rpc(talk, "initialize", "mirror", protocolVersion=1)
     made = await rpc(talk, "session/new", "mirror", cwd=str(talk.work), mcpServers=[])
@@ -225,7 +231,9 @@ async def test_one_that_was_closed_is_refused_for_what_it_is_where_the_agent_can
     assert "it was closed, and mirror cannot load one" in refused["error"]["message"]
 
 
-async def test_one_that_the_agent_has_lost_says_all_that_it_said_and_what_can_be_done(talk: Talk) -> None:
+async def test_one_that_the_agent_has_lost_says_all_that_it_said_and_what_can_be_done(
+    talk: SessionClient,
+) -> None:
     await talk.created("s", agent="lossy", directory=str(talk.work))
     await talk.reflected("s")
     host = await talk.rig.services.hosts.host()
@@ -241,7 +249,7 @@ async def test_one_that_the_agent_has_lost_says_all_that_it_said_and_what_can_be
     assert "result" in await rpc(talk, "session/close", "lossy", sessionId="s")
 
 
-async def test_one_that_the_agent_does_not_resume_is_loaded(talk: Talk) -> None:
+async def test_one_that_the_agent_does_not_resume_is_loaded(talk: SessionClient) -> None:
     """By whichever of the two ways a client asks for it."""
     await talk.created("s", agent="lossy", directory=str(talk.work))
     await talk.reflected("s")
@@ -265,7 +273,7 @@ async def let_go(folder: Path) -> None:
     await asyncio.to_thread((folder / "go").write_text, "x")
 
 
-async def end(talk: Talk, how: str, session: str, agent: str) -> None:
+async def end(talk: SessionClient, how: str, session: str, agent: str) -> None:
     if how == "terminate":
         assert (await talk.call("POST", f"/v1/sessions/{session}/terminate")).status_code == 204
     else:
@@ -280,7 +288,7 @@ async def test_a_session_that_is_ended_while_the_agent_of_a_client_starts_is_ove
 ) -> None:
     """The agent takes any name, and would tell another history."""
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             start = talk.rig.services.settings.data_dir / "work"
             start.mkdir(exist_ok=True)
             os.mkfifo(start / "go")
@@ -291,7 +299,7 @@ async def test_a_session_that_is_ended_while_the_agent_of_a_client_starts_is_ove
             made = await rpc(talk, "session/new", "late", cwd=str(talk.work), mcpServers=[])
             session = made["result"]["sessionId"]
             await talk.reflected(session)
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             place: dict[str, object] = {"cwd": str(talk.work), "mcpServers": []}
             given = place if method == "load" else {"prompt": [{"type": "text", "text": "say"}]}
             using = asyncio.create_task(
@@ -310,7 +318,7 @@ async def test_a_session_that_is_terminated_while_a_client_opens_it_again_is_ove
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             os.mkfifo(talk.work / "go")
             place: dict[str, object] = {"cwd": str(talk.work), "mcpServers": []}
             await rpc(talk, "initialize", "slow", protocolVersion=1)
@@ -324,7 +332,7 @@ async def test_a_session_that_is_terminated_while_a_client_opens_it_again_is_ove
             await let_go(talk.work)
             assert "closed meanwhile" in (await loading)["error"]["message"]
             assert (await talk.info(session))["status"] == "closed"
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             refused = await rpc(talk, "session/load", "slow", "client", sessionId=session, **place)
             assert "it has ended" in refused["error"]["message"]
 
@@ -333,9 +341,9 @@ async def test_whoever_uses_a_session_while_a_client_takes_it_up_waits_for_that(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             await talk.created("s", agent="slow", directory=str(talk.work))
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             os.mkfifo(talk.work / "go")
             for client in ("first", "second"):
                 await rpc(talk, "initialize", "slow", client, protocolVersion=1)
@@ -357,7 +365,7 @@ async def test_whoever_uses_a_session_while_a_client_takes_it_up_waits_for_that(
 
 
 async def test_what_a_session_had_ends_with_its_close_also_where_it_is_opened_again_at_once(
-    talk: Talk,
+    talk: SessionClient,
 ) -> None:
     """Its agent, and its grants; what it is told afterwards counts."""
     await talk.created("s", directory=str(talk.work), permissionMode="bypass")
@@ -374,7 +382,7 @@ async def test_what_a_session_had_ends_with_its_close_also_where_it_is_opened_ag
 
 
 async def test_a_client_that_gave_up_a_load_is_told_what_its_next_prompt_says(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await made_and_closed(talk)
     replaying = asyncio.Event()
@@ -398,7 +406,7 @@ async def test_a_client_that_gave_up_a_load_is_told_what_its_next_prompt_says(
 
 
 async def test_a_request_that_is_given_up_before_it_begins_is_answered_among_the_events_too(
-    talk: Talk,
+    talk: SessionClient,
 ) -> None:
     """Who asked with `Prefer: respond-async` reads nothing else."""
     await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
@@ -418,7 +426,7 @@ async def test_a_request_that_is_given_up_before_it_begins_is_answered_among_the
 
 
 async def test_a_request_that_is_refused_at_once_is_told_so_whatever_it_prefers(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
     monkeypatch.setattr("legation.server.acp.connection.REQUESTS_AT_ONCE", 0)
@@ -429,7 +437,7 @@ async def test_a_request_that_is_refused_at_once_is_told_so_whatever_it_prefers(
 
 
 async def test_a_client_that_opens_a_session_again_is_asked_anew_and_the_first_question_is_withdrawn(
-    talk: Talk,
+    talk: SessionClient,
 ) -> None:
     await rpc(talk, "initialize", protocolVersion=1)
     made = await rpc(talk, "session/new", cwd=str(talk.work), mcpServers=[])
@@ -447,7 +455,7 @@ async def test_a_client_that_opens_a_session_again_is_asked_anew_and_the_first_q
     assert withdrawn == asked
 
 
-async def told(talk: Talk, method: str, count: int) -> list[Any]:
+async def told(talk: SessionClient, method: str, count: int) -> list[Any]:
     """What the client was told of that method, once it is so much."""
     while True:
         found = [each for each in await talk.events("acp:client", MESSAGE) if each.get("method") == method]

@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.cli.running import Running
+from tests.cli.server_process import Running
 from tests.server.acp.acp_server import Client, Json, connected, http_to
 
 pytestmark = pytest.mark.heavy

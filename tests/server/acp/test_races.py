@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.sessions.talk import Talk, open_talk
+from tests.server.sessions.session_client import SessionClient, open_session_client
 
 from legation.errors import SessionClosed, StorageFailed, Unavailable
 from legation.host.host import AcpHost
@@ -26,61 +26,61 @@ LIVE_GRANTS = "select id from approval_grant where revoked_at is null"
 
 
 @pytest.fixture
-async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
-    async with asyncio.timeout(110), open_talk(tmp_path, request) as made:
+async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SessionClient]:
+    async with asyncio.timeout(110), open_session_client(tmp_path, request) as made:
         os.mkfifo(made.work / "go")
         yield made
 
 
-async def rpc(talk: Talk, agent: str, method: str, client: str = "one", /, **params: object) -> Any:
+async def rpc(talk: SessionClient, agent: str, method: str, client: str = "one", /, **params: object) -> Any:
     message = {"jsonrpc": "2.0", "id": method, "method": method, "params": params}
     answer = await talk.call("POST", f"/v1/acp/{client}?agent={agent}", message)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
-async def new(talk: Talk, agent: str, client: str = "one") -> str:
+async def new(talk: SessionClient, agent: str, client: str = "one") -> str:
     await rpc(talk, agent, "initialize", client, protocolVersion=1)
     made = await rpc(talk, agent, "session/new", client, **place(talk))
     return str(made["result"]["sessionId"])
 
 
-def place(talk: Talk) -> dict[str, object]:
+def place(talk: SessionClient) -> dict[str, object]:
     return {"cwd": str(talk.work), "mcpServers": []}
 
 
-def hold(talk: Talk, method: str) -> None:
+def hold(talk: SessionClient, method: str) -> None:
     """The agent waits before it answers the next of that method."""
     (talk.work / f"hold {method.replace('/', ' ')}").touch()
 
 
-async def until_asked(talk: Talk) -> None:
+async def until_asked(talk: SessionClient) -> None:
     while not (talk.work / "asked").exists():
         await asyncio.sleep(0.02)  # an agent starts, or is asked; bounded
     (talk.work / "asked").unlink()
 
 
-async def let_go(talk: Talk) -> None:
+async def let_go(talk: SessionClient) -> None:
     await asyncio.to_thread((talk.work / "go").write_text, "x")
 
 
-async def until_status(talk: Talk, session: str, status: str) -> None:
+async def until_status(talk: SessionClient, session: str, status: str) -> None:
     while (await talk.info(session))["status"] != status:
         await asyncio.sleep(0.02)  # bounded
 
 
-async def stop_agent_of(talk: Talk, session: str) -> None:
+async def stop_agent_of(talk: SessionClient, session: str) -> None:
     host = await talk.rig.services.hosts.host()
     await host.dispose_agent(str(host.session(session).agent_id))
     await until_status(talk, session, "disconnected")
 
 
-async def agents(talk: Talk) -> int:
+async def agents(talk: SessionClient) -> int:
     return len((await talk.rig.services.hosts.host()).get_agents())
 
 
 async def test_a_session_that_is_deleted_leaves_the_agent_that_would_not_take_it_to_others(
-    talk: Talk,
+    talk: SessionClient,
 ) -> None:
     await talk.created("s", agent="lossy", directory=str(talk.work))
     await talk.reflected("s")
@@ -91,7 +91,9 @@ async def test_a_session_that_is_deleted_leaves_the_agent_that_would_not_take_it
     assert (await talk.info(mine))["status"] == "active"
 
 
-async def test_a_close_that_its_client_gives_up_leaves_no_grant_to_whoever_opens_it_again(talk: Talk) -> None:
+async def test_a_close_that_its_client_gives_up_leaves_no_grant_to_whoever_opens_it_again(
+    talk: SessionClient,
+) -> None:
     session = await new(talk, "closing")
     answer = await talk.call("PATCH", f"/v1/sessions/{session}", {"permissionMode": "bypass"})
     assert answer.status_code == 200, answer.text
@@ -108,7 +110,7 @@ async def test_a_close_that_its_client_gives_up_leaves_no_grant_to_whoever_opens
 
 
 async def test_what_a_session_gets_when_it_is_opened_again_is_not_taken_by_the_close_before(
-    talk: Talk,
+    talk: SessionClient,
 ) -> None:
     session = await new(talk, "closing")
     hold(talk, "session/close")
@@ -127,7 +129,7 @@ async def test_what_a_session_gets_when_it_is_opened_again_is_not_taken_by_the_c
     assert [each["name"] for each in (await talk.reflected(session))["mcpServers"]] == ["files"]
 
 
-async def test_a_session_that_is_closed_while_its_agent_is_set_leaves_no_process(talk: Talk) -> None:
+async def test_a_session_that_is_closed_while_its_agent_is_set_leaves_no_process(talk: SessionClient) -> None:
     await talk.created("s", agent="held", directory=str(talk.work), model="large")
     await stop_agent_of(talk, "s")
     await rpc(talk, "held", "initialize", protocolVersion=1)
@@ -142,7 +144,7 @@ async def test_a_session_that_is_closed_while_its_agent_is_set_leaves_no_process
 
 
 async def test_a_session_that_is_terminated_while_it_is_let_go_of_is_over(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await talk.created("s", agent="mirror", directory=str(talk.work))
     lets_go, may_go, closes, may_close = (asyncio.Event() for _ in range(4))
@@ -177,7 +179,7 @@ async def test_a_session_that_is_terminated_while_it_is_let_go_of_is_over(
 
 
 async def test_an_agent_that_is_started_while_the_last_one_ends_is_stopped_when_it_is_idle(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await new(talk, "mirror")
     dispose, ends, may_end = AcpHost.dispose_agent, asyncio.Event(), asyncio.Event()
@@ -199,7 +201,9 @@ async def test_an_agent_that_is_started_while_the_last_one_ends_is_stopped_when_
         await asyncio.sleep(0.02)  # bounded
 
 
-async def test_a_session_that_is_made_beside_one_that_is_terminated_keeps_its_agent(talk: Talk) -> None:
+async def test_a_session_that_is_made_beside_one_that_is_terminated_keeps_its_agent(
+    talk: SessionClient,
+) -> None:
     session = await new(talk, "held")
     hold(talk, "session/new")
     making = asyncio.create_task(rpc(talk, "held", "session/new", **place(talk)))
@@ -209,7 +213,9 @@ async def test_a_session_that_is_made_beside_one_that_is_terminated_keeps_its_ag
     assert "result" in (made := await making), made
 
 
-async def test_an_agent_is_not_idle_while_it_makes_a_session_or_answers_a_request(talk: Talk) -> None:
+async def test_an_agent_is_not_idle_while_it_makes_a_session_or_answers_a_request(
+    talk: SessionClient,
+) -> None:
     await talk.created("s", agent="held", directory=str(talk.work))
     hold(talk, "session/resume")
     await stop_agent_of(talk, "s")
@@ -228,7 +234,7 @@ async def test_an_agent_is_not_idle_while_it_makes_a_session_or_answers_a_reques
     assert "unknown" in (await working)["error"]["message"]  # in the agent's own words
 
 
-async def pass_time(talk: Talk) -> None:
+async def pass_time(talk: SessionClient) -> None:
     """Whoever is idle is stopped meanwhile: one that is stands for all."""
     await rpc(talk, "loading", "initialize", "idle", protocolVersion=1)
     before = await agents(talk)
@@ -242,7 +248,7 @@ async def pass_time(talk: Talk) -> None:
     await asyncio.sleep(0.1)
 
 
-async def test_a_session_that_only_the_agent_knew_keeps_its_mcp_servers(talk: Talk) -> None:
+async def test_a_session_that_only_the_agent_knew_keeps_its_mcp_servers(talk: SessionClient) -> None:
     await rpc(talk, "loading", "initialize", protocolVersion=1)
     given = {"sessionId": "of-the-agent", "cwd": str(talk.work), "mcpServers": SERVERS}
     assert "result" in await rpc(talk, "loading", "session/load", **given)
@@ -251,7 +257,9 @@ async def test_a_session_that_only_the_agent_knew_keeps_its_mcp_servers(talk: Ta
     assert [each["name"] for each in (await talk.reflected("of-the-agent"))["mcpServers"]] == ["files"]
 
 
-async def test_an_agent_that_was_replaced_since_it_did_not_obey_is_set_as_the_session_was(talk: Talk) -> None:
+async def test_an_agent_that_was_replaced_since_it_did_not_obey_is_set_as_the_session_was(
+    talk: SessionClient,
+) -> None:
     await talk.created("s", agent="held", directory=str(talk.work), model="large", variant="high")
     hold(talk, "session/prompt")
     await talk.call("POST", "/v1/sessions/s/messages", {"message": "say"})
@@ -268,7 +276,7 @@ async def test_an_agent_that_was_replaced_since_it_did_not_obey_is_set_as_the_se
     assert (chosen["model"], chosen["effort"]) == ("large", "high")
 
 
-async def test_nothing_is_kept_of_an_agent_that_crashed_in_a_turn(talk: Talk) -> None:
+async def test_nothing_is_kept_of_an_agent_that_crashed_in_a_turn(talk: SessionClient) -> None:
     await talk.created("s", directory=str(talk.work))
     await talk.played("s", "crash 3")
     host = await talk.rig.services.hosts.host()
@@ -279,7 +287,7 @@ async def test_nothing_is_kept_of_an_agent_that_crashed_in_a_turn(talk: Talk) ->
 
 
 async def test_a_message_that_waits_for_a_client_goes_with_a_close(
-    talk: Talk, caplog: pytest.LogCaptureFixture
+    talk: SessionClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     session = await new(talk, "loading")
     said = [{"type": "text", "text": "ask a.txt"}]
@@ -296,7 +304,7 @@ async def test_a_message_that_waits_for_a_client_goes_with_a_close(
 
 
 async def test_no_turn_begins_in_a_session_that_is_being_closed(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await new(talk, "loading")
     close, closes, may_close = Stream.close, asyncio.Event(), asyncio.Event()
@@ -322,7 +330,7 @@ async def test_servers_that_others_have_replaced_are_destroyed_also_after_a_kill
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             await rpc(talk, "loading", "initialize", protocolVersion=1)
             given = {"cwd": str(talk.work), "mcpServers": SERVERS}
             session = (await rpc(talk, "loading", "session/new", **given))["result"]["sessionId"]
@@ -335,14 +343,14 @@ async def test_servers_that_others_have_replaced_are_destroyed_also_after_a_kill
                 patched.setattr(SealedServers, "destroy", killed)
                 assert "error" in await rpc(talk, "loading", "session/load", sessionId=session, **given)
             assert len(await talk.rig.rows("select * from vault_bundle")) == 2
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             assert len(await talk.rig.rows("select * from vault_bundle")) == 1
             said = await talk.reflected(session)
             assert [each["name"] for each in said["mcpServers"]] == ["files"]
 
 
 async def test_where_a_session_cannot_be_closed_what_it_was_told_is_played(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk takes no end of it; what was accepted is not lost by the try."""
     await talk.created("s", directory=str(talk.work))

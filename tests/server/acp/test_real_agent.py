@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests import real_agents
-from tests.cli.cli import environment
+from tests.cli.command import environment
 from tests.server.acp.acp_server import LIMIT, Client, Json, connected, serving
 
 from legation.testing.model import ScriptedModel

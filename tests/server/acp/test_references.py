@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.sessions.talk import Talk, open_talk, script
+from tests.server.sessions.session_client import SessionClient, open_session_client, script
 from tests.store.backends import make_backend
 
 from legation.clock import SystemClock
@@ -41,30 +41,30 @@ SAID = "prompts before this one"  # what an agent says to `recall`, and nobody e
 
 
 @pytest.fixture
-async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
-    async with asyncio.timeout(110), open_talk(tmp_path, request) as made:
+async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SessionClient]:
+    async with asyncio.timeout(110), open_session_client(tmp_path, request) as made:
         yield made
 
 
-async def rpc(talk: Talk, method: str, client: str = "client", **params: object) -> Any:
+async def rpc(talk: SessionClient, method: str, client: str = "client", **params: object) -> Any:
     message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     answer = await talk.call("POST", f"/v1/acp/{client}?agent=rehearsal", message)
     assert "result" in answer.json(), answer.text
     return answer.json()["result"]
 
 
-async def opened(talk: Talk, client: str = "client") -> str:
+async def opened(talk: SessionClient, client: str = "client") -> str:
     await rpc(talk, "initialize", client, protocolVersion=1)
     made = await rpc(talk, "session/new", client, cwd=str(talk.work), mcpServers=[])
     return str(made["sessionId"])
 
 
-async def played(talk: Talk, session: str, *steps: str, client: str = "client") -> None:
+async def played(talk: SessionClient, session: str, *steps: str, client: str = "client") -> None:
     said = [{"type": "text", "text": script(*steps)}]
     await rpc(talk, "session/prompt", client, sessionId=session, prompt=said)
 
 
-async def lines(talk: Talk, stream: str = "acp:client", query: str = "") -> list[Any]:
+async def lines(talk: SessionClient, stream: str = "acp:client", query: str = "") -> list[Any]:
     answer = await talk.call("GET", f"/v1/streams/{stream}/events?limit=1000{query}")
     assert answer.status_code == 200, answer.text
     return answer.json()["items"]  # type: ignore[no-any-return]
@@ -81,7 +81,7 @@ def stored(place: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.heavy
-async def test_an_update_is_on_the_disk_once(talk: Talk, tmp_path: Path) -> None:
+async def test_an_update_is_on_the_disk_once(talk: SessionClient, tmp_path: Path) -> None:
     session = await opened(talk)
     await played(talk, session, "recall", "flood 500 200")
     told = await lines(talk)
@@ -96,7 +96,7 @@ async def test_an_update_is_on_the_disk_once(talk: Talk, tmp_path: Path) -> None
 
 @pytest.mark.heavy
 async def test_the_line_of_a_reference_is_whole_and_has_the_bytes_of_the_log(
-    talk: Talk, tmp_path: Path
+    talk: SessionClient, tmp_path: Path
 ) -> None:
     session = await opened(talk)
     await played(talk, session, "unknown-update", "say ünïcödé", "think so", "big 2000000")
@@ -118,7 +118,7 @@ async def test_the_line_of_a_reference_is_whole_and_has_the_bytes_of_the_log(
 
 @pytest.mark.heavy
 async def test_of_a_session_that_is_deleted_nothing_is_told_and_the_numbers_stay(
-    talk: Talk, tmp_path: Path
+    talk: SessionClient, tmp_path: Path
 ) -> None:
     session = await opened(talk)
     await played(talk, session, "recall")
@@ -146,21 +146,23 @@ async def test_what_was_told_of_an_earlier_generation_is_shown_for_ever(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             session = await opened(talk)
             await played(talk, session, "recall")
             before = await lines(talk)
             stream = await talk.rig.services.log.stream(session)
             await stream.replace([codec.draft(SessionReset(reason="loaded"))])
             assert await lines(talk) == before
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             assert await lines(talk) == before
             assert json.dumps(before).count(SAID) == 1
     assert b"".join(stored(tmp_path).values()).count(SAID.encode()) == 1
 
 
 @pytest.mark.heavy
-async def test_what_a_connection_that_was_deleted_was_told_is_an_earlier_generation(talk: Talk) -> None:
+async def test_what_a_connection_that_was_deleted_was_told_is_an_earlier_generation(
+    talk: SessionClient,
+) -> None:
     session = await opened(talk)
     await played(talk, session, "recall")
     before = await lines(talk)
@@ -188,7 +190,7 @@ async def test_entries_of_a_legation_that_stored_every_line_are_read_as_they_are
 ) -> None:
     """Nothing of them is rewritten; what is told from now on are references, behind them."""
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request):
+        async with open_session_client(tmp_path, request):
             pass
         body = b"".join([line + b"\n" for line in OLD])
         with closing(sqlite3.connect(tmp_path / "data" / "events.db")) as connection, connection:
@@ -200,7 +202,7 @@ async def test_entries_of_a_legation_that_stored_every_line_are_read_as_they_are
                 "insert into page (stream, last_seq, body) values (?, ?, ?)", (row.lastrowid, 2, body)
             )
             connection.execute("pragma user_version = 3")
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             text = (await talk.call("GET", "/v1/streams/acp:client/events")).content
             assert b",".join(OLD) in text
             session = await opened(talk)
@@ -433,7 +435,7 @@ def test_a_kill_at_any_commit_leaves_no_reference_without_its_event(tmp_path: Pa
     for number in range(1, 8):
         for when in ("before", "after"):  # each goes on with what the one before it has left
             writer = subprocess.run(
-                [sys.executable, "-m", "tests.server.acp.told_writer", str(tmp_path), str(number), when],
+                [sys.executable, "-m", "tests.server.acp.follower_to_kill", str(tmp_path), str(number), when],
                 stdout=subprocess.PIPE,
                 env={"PATH": os.environ["PATH"]},
                 cwd=Path(__file__).parents[3],

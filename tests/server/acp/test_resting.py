@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.cli.cli import rehearse
+from tests.cli.command import rehearse
 from tests.server.rig import Rig, bearer, open_rig
-from tests.server.sessions.talk import open_talk
+from tests.server.sessions.session_client import open_session_client
 
 from legation.server.acp.connections import IDLE
 from legation.server.sessions.agents import LOOK_EVERY
@@ -43,7 +43,7 @@ async def test_an_idle_agent_is_stopped_and_comes_back(
 async def test_an_agent_is_not_stopped_in_a_turn_that_is_not_its_clients(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async with asyncio.timeout(LIMIT), open_talk(tmp_path, request) as talk:
+    async with asyncio.timeout(LIMIT), open_session_client(tmp_path, request) as talk:
         await _call(talk.rig, 0, "initialize", {"protocolVersion": 1})
         made = await _call(talk.rig, 1, "session/new", {"cwd": str(talk.work), "mcpServers": []})
         session = str(made["sessionId"])

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests import real_agents
-from tests.cli.running import Running
+from tests.cli.server_process import Running
 from tests.server.acp.acp_server import serving
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install

@@ -5,8 +5,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.cli.cli import rehearse
-from tests.cli.running import Running
+from tests.cli.command import rehearse
+from tests.cli.server_process import Running
 from tests.server.acp.acp_server import LIMIT, Client, Json, connected
 
 pytestmark = pytest.mark.heavy

@@ -12,7 +12,7 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from starlette.requests import Request
-from tests.server.toy import Got, ask
+from tests.server.toy_app import Got, ask
 
 from legation.clock import Clock
 from legation.errors import Unauthenticated

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.server.fs.drive import Drive, descriptors
-from tests.server.toy import Got
+from tests.server.toy_app import Got
 
 from legation.errors import Forbidden
 from legation.server.fs import operations

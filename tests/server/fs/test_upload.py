@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.server.fs.drive import Drive
 from tests.server.fs.test_writing import Line
-from tests.server.toy import Got
+from tests.server.toy_app import Got
 
 from legation.errors import LegationError
 from legation.server.fs import upload as module

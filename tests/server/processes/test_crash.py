@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.server.processes.bench import LIMIT, alive
+from tests.server.processes.process_rig import LIMIT, alive
 
 from legation.proc import reap
 from legation.proc.tree import processes
@@ -31,7 +31,7 @@ def offspring(folder: Path) -> set[int]:
 
 def test_after_kill_9_the_next_start_leaves_nothing(tmp_path: Path) -> None:
     owner = subprocess.Popen(
-        [sys.executable, "-m", "tests.server.processes.owner", str(tmp_path)],
+        [sys.executable, "-m", "tests.server.processes.owner_to_kill", str(tmp_path)],
         stdout=subprocess.PIPE,
         cwd=ROOT,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"},

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.server.processes.bench import LIMIT, Bench, text
+from tests.server.processes.process_rig import LIMIT, ProcessRig, text
 from tests.server.stream_client import frames, get
 
 from legation.server.processes.output import LogFollower, ProcessLog
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.heavy
 
 
 async def follow(
-    bench: Bench, process: str, query: str = "", **headers: str
+    bench: ProcessRig, process: str, query: str = "", **headers: str
 ) -> AsyncIterator[dict[str, Any]]:
     path = f"/v1/processes/{process}/logs?follow=true{query}"
     async with (
@@ -35,7 +35,7 @@ async def follow(
                 frame = {}
 
 
-async def test_what_was_and_what_comes_then_the_end(bench: Bench) -> None:
+async def test_what_was_and_what_comes_then_the_end(bench: ProcessRig) -> None:
     began = await bench.sh("echo one; read x; echo two >&2; read x; echo three")
     await bench.shown(began["id"], b"one\n")
     entries, events = [], []
@@ -52,7 +52,7 @@ async def test_what_was_and_what_comes_then_the_end(bench: Bench) -> None:
     assert events == ["log", "log", "log", "end"]
 
 
-async def test_it_goes_on_after_the_last_event_id_and_honours_the_filters(bench: Bench) -> None:
+async def test_it_goes_on_after_the_last_event_id_and_honours_the_filters(bench: ProcessRig) -> None:
     process = bench.process((await bench.start("cat"))["id"])
     for number in range(6):
         process.log.add("stdout" if number % 2 else "stderr", str(number).encode(), 0)
@@ -72,7 +72,7 @@ async def test_it_goes_on_after_the_last_event_id_and_honours_the_filters(bench:
     ).status_code == 400
 
 
-async def test_a_slow_reader_loses_nothing_that_is_kept(bench: Bench) -> None:
+async def test_a_slow_reader_loses_nothing_that_is_kept(bench: ProcessRig) -> None:
     """It stops reading while 8 MB come, more than the connection holds, and reads on."""
     began = await bench.sh("read x; head -c 8000000 /dev/zero | tr '\\0' x; echo; echo end")
     path, headers = f"/v1/processes/{began['id']}/logs?follow=true", {**bench.ada, "host": "127.0.0.1"}

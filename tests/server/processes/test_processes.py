@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.processes.bench import LIMIT, Bench, alive, gone, open_bench, text
+from tests.server.processes.process_rig import LIMIT, ProcessRig, alive, gone, open_process_rig, text
 
 from legation.errors import StorageFailed
 from legation.wire.principal import Principal
@@ -15,7 +15,7 @@ from legation.wire.principal import Principal
 pytestmark = pytest.mark.heavy
 
 
-async def test_both_streams_are_kept_apart_with_dense_numbers_and_the_exit_code(bench: Bench) -> None:
+async def test_both_streams_are_kept_apart_with_dense_numbers_and_the_exit_code(bench: ProcessRig) -> None:
     began = await bench.sh("echo out; echo err >&2; exit 7", interactive=True)
     assert (began["status"], began["tty"], began["interactive"]) == ("running", False, True)
     assert (began["command"], began["owner"], began["cwd"]) == ("sh", "user", str(bench.folder))
@@ -37,12 +37,12 @@ async def test_both_streams_are_kept_apart_with_dense_numbers_and_the_exit_code(
     assert (only["stream"], text(only["entries"])) == ("stderr", b"err\n")
 
 
-async def test_a_signal_is_told_by_its_name_and_not_as_a_code(bench: Bench) -> None:
+async def test_a_signal_is_told_by_its_name_and_not_as_a_code(bench: ProcessRig) -> None:
     found = await bench.ended((await bench.sh("kill -SEGV $$"))["id"])
     assert (found["exitCode"], found["exitSignal"]) == (None, "SIGSEGV")
 
 
-async def test_a_flood_of_100_mb_is_bounded_and_every_byte_accounted_for(bench: Bench) -> None:
+async def test_a_flood_of_100_mb_is_bounded_and_every_byte_accounted_for(bench: ProcessRig) -> None:
     began = await bench.sh("head -c 100000000 /dev/zero; echo end")
     found = await bench.ended(began["id"])
     assert found["exitCode"] == 0
@@ -56,7 +56,7 @@ async def test_a_flood_of_100_mb_is_bounded_and_every_byte_accounted_for(bench: 
     assert [each["sequence"] for each in logs["entries"]] == [log.head - 1, log.head]
 
 
-async def test_tail_and_since_choose_the_last_and_the_later_ones(bench: Bench) -> None:
+async def test_tail_and_since_choose_the_last_and_the_later_ones(bench: ProcessRig) -> None:
     process = bench.process((await bench.start("cat"))["id"])
     for number in range(5):
         process.log.add("stdout" if number % 2 else "stderr", str(number).encode(), 0)
@@ -75,7 +75,7 @@ async def test_tail_and_since_choose_the_last_and_the_later_ones(bench: Bench) -
     assert await numbers("stream=pty") == []
 
 
-async def test_stop_ends_daemons_too(bench: Bench) -> None:
+async def test_stop_ends_daemons_too(bench: ProcessRig) -> None:
     # One in a session of its own, one that cleared its environment as well.
     script = "setsid sleep 1000 & echo $!; env -i setsid sleep 1000 & echo $!; wait"
     began = await bench.sh(script)
@@ -87,7 +87,7 @@ async def test_stop_ends_daemons_too(bench: Bench) -> None:
     assert not any(alive(pid) for pid in pids)
 
 
-async def test_who_ignores_term_still_runs_after_stop_and_not_after_kill(bench: Bench) -> None:
+async def test_who_ignores_term_still_runs_after_stop_and_not_after_kill(bench: ProcessRig) -> None:
     began = await bench.sh('trap "echo no" TERM; echo ready; while :; do sleep 0.05; done')
     await bench.shown(began["id"], b"ready\n")
     stopped = (await bench.post(f"/{began['id']}/stop?waitMs=300")).json()
@@ -101,7 +101,7 @@ async def test_who_ignores_term_still_runs_after_stop_and_not_after_kill(bench: 
     assert (await bench.get("")).json() == {"processes": []}
 
 
-async def test_input_reaches_it_in_every_encoding(bench: Bench) -> None:
+async def test_input_reaches_it_in_every_encoding(bench: ProcessRig) -> None:
     began = await bench.start("cat")
     for body, size in (
         ({"data": "aGkK"}, 3),
@@ -112,7 +112,7 @@ async def test_input_reaches_it_in_every_encoding(bench: Bench) -> None:
     assert await bench.shown(began["id"], b"you\n") == "hi\né\nyou\n".encode()
 
 
-async def test_input_that_cannot_be_taken_is_refused(bench: Bench) -> None:
+async def test_input_that_cannot_be_taken_is_refused(bench: ProcessRig) -> None:
     reading, other = (
         (await bench.start("cat"))["id"],
         (await bench.sh("exec 0<&-; echo closed; sleep 1000"))["id"],
@@ -133,7 +133,7 @@ async def test_input_that_cannot_be_taken_is_refused(bench: Bench) -> None:
     assert await status(reading, data="x", encoding="utf8") == 409
 
 
-async def test_input_that_nobody_reads_is_bounded(bench: Bench) -> None:
+async def test_input_that_nobody_reads_is_bounded(bench: ProcessRig) -> None:
     began = await bench.start("sleep", "1000")
     piece, answers = {"data": "x" * 65536, "encoding": "utf8"}, list[int]()
     while len(answers) < 100 and 409 not in answers:
@@ -143,7 +143,7 @@ async def test_input_that_nobody_reads_is_bounded(bench: Bench) -> None:
 
 
 async def test_the_environment_is_its_own_and_holds_nothing_of_the_servers(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: ProcessRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEGATION_TOKEN", "s3cret")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "s3cret")
@@ -172,7 +172,9 @@ async def test_the_environment_is_its_own_and_holds_nothing_of_the_servers(
     assert "LC_CTYPE" not in found or "LC_CTYPE" in os.environ
 
 
-async def test_it_has_three_descriptors_no_ignored_signals_and_a_session_of_its_own(bench: Bench) -> None:
+async def test_it_has_three_descriptors_no_ignored_signals_and_a_session_of_its_own(
+    bench: ProcessRig,
+) -> None:
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     try:
         signals = await bench.post("/run", {"command": "grep", "args": ["Sig[IB]", "/proc/self/status"]})
@@ -215,7 +217,7 @@ async def test_it_has_three_descriptors_no_ignored_signals_and_a_session_of_its_
     ],
 )
 async def test_what_cannot_be_started_is_refused_and_nothing_starts(
-    bench: Bench, body: object, status: int
+    bench: ProcessRig, body: object, status: int
 ) -> None:
     (bench.folder / "file").touch()
     (bench.folder / "out").symlink_to("/tmp")
@@ -228,7 +230,7 @@ async def test_what_cannot_be_started_is_refused_and_nothing_starts(
     assert list(bench.children.glob("*")) == []
 
 
-async def test_a_folder_in_the_allowed_one_is_where_it_starts(bench: Bench) -> None:
+async def test_a_folder_in_the_allowed_one_is_where_it_starts(bench: ProcessRig) -> None:
     (bench.folder / "deep" / "er").mkdir(parents=True)
     (bench.folder / "link").symlink_to("deep")
     for cwd in ("deep/er", str(bench.folder / "deep/er"), "link/er"):
@@ -236,7 +238,7 @@ async def test_a_folder_in_the_allowed_one_is_where_it_starts(bench: Bench) -> N
         assert ran["stdout"] == f"{bench.folder}/deep/er\n"
 
 
-async def test_another_workspaces_process_does_not_exist(bench: Bench) -> None:
+async def test_another_workspaces_process_does_not_exist(bench: ProcessRig) -> None:
     began = await bench.start("cat", tty=True)
     path = f"/v1/processes/{began['id']}"
     for method, where, body in (
@@ -259,7 +261,7 @@ async def test_another_workspaces_process_does_not_exist(bench: Bench) -> None:
         assert len((await bench.get(f"?owner={owner}")).json()["processes"]) == count
 
 
-async def test_the_limits_of_one_workspace_are_not_anothers(bench: Bench) -> None:
+async def test_the_limits_of_one_workspace_are_not_anothers(bench: ProcessRig) -> None:
     defaults = (await bench.get("/config")).json()
     assert defaults == {
         "maxConcurrentProcesses": 64,
@@ -294,7 +296,7 @@ async def test_the_limits_of_one_workspace_are_not_anothers(bench: Bench) -> Non
 async def test_the_65th_is_refused_and_the_end_of_the_server_leaves_none(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    async with open_bench(tmp_path, request) as bench:
+    async with open_process_rig(tmp_path, request) as bench:
         began = [await bench.start("sleep", "1000") for _ in range(64)]
         answer = await bench.post("", {"command": "true"})
         assert (answer.status_code, answer.json()["data"]) == (409, {"limit": 64})
@@ -303,7 +305,9 @@ async def test_the_65th_is_refused_and_the_end_of_the_server_leaves_none(
         assert not alive(each["pid"])
 
 
-async def test_every_start_is_recorded_first_and_what_cannot_be_recorded_is_not_started(bench: Bench) -> None:
+async def test_every_start_is_recorded_first_and_what_cannot_be_recorded_is_not_started(
+    bench: ProcessRig,
+) -> None:
     await bench.start("/bin/sleep", "1000", tty=True)
     await bench.post("/run", {"command": "echo", "args": ["argument"]})
     assert bench.recorded.starts == [("local", "sleep", True), ("local", "echo", False)]
@@ -316,7 +320,7 @@ async def test_every_start_is_recorded_first_and_what_cannot_be_recorded_is_not_
 
 
 async def test_they_are_off_unless_turned_on(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    async with open_bench(tmp_path, request, enabled=False, websockets=False) as bench:
+    async with open_process_rig(tmp_path, request, enabled=False, websockets=False) as bench:
         for method, path, body in (
             ("GET", "", None),
             ("POST", "", {"command": "true"}),
@@ -330,7 +334,7 @@ async def test_they_are_off_unless_turned_on(tmp_path: Path, request: pytest.Fix
         assert bench.recorded.starts == []
 
 
-async def test_only_operators_and_never_agents(bench: Bench) -> None:
+async def test_only_operators_and_never_agents(bench: ProcessRig) -> None:
     for person, status in (("viewer", 403), ("approver", 403), ("owner", 200)):
         headers = await bench.rig.bearer(bench.rig.people[person])
         assert (await bench.client.get("/v1/processes", headers=headers)).status_code == status
@@ -342,7 +346,7 @@ async def test_only_operators_and_never_agents(bench: Bench) -> None:
         bench.processes.list(agent, None)
 
 
-async def test_the_oldest_of_many_ended_ones_is_forgotten(bench: Bench) -> None:
+async def test_the_oldest_of_many_ended_ones_is_forgotten(bench: ProcessRig) -> None:
     first = await bench.start("true")
     await bench.ended(first["id"])
     shelf_size = 64
@@ -355,7 +359,7 @@ async def test_the_oldest_of_many_ended_ones_is_forgotten(bench: Bench) -> None:
     assert len([each for each in listed if each["status"] == "exited"]) <= shelf_size + 1
 
 
-async def test_a_caller_who_leaves_takes_its_run_along(bench: Bench) -> None:
+async def test_a_caller_who_leaves_takes_its_run_along(bench: ProcessRig) -> None:
     pid = bench.folder / "pid"
     _, writer = await asyncio.open_connection("127.0.0.1", bench.port)
     body = b'{"command":"sh","args":["-c","echo $$ > pid.new; mv pid.new pid; sleep 1000"]}'

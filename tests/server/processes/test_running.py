@@ -1,12 +1,12 @@
 """`POST /v1/processes/run`."""
 
 import pytest
-from tests.server.processes.bench import Bench, gone
+from tests.server.processes.process_rig import ProcessRig, gone
 
 pytestmark = pytest.mark.heavy
 
 
-async def test_it_returns_what_was_written_and_the_exit_code(bench: Bench) -> None:
+async def test_it_returns_what_was_written_and_the_exit_code(bench: ProcessRig) -> None:
     ran = (
         await bench.post("/run", {"command": "sh", "args": ["-c", "cat; echo é; echo no >&2; exit 3"]})
     ).json()
@@ -22,12 +22,12 @@ async def test_it_returns_what_was_written_and_the_exit_code(bench: Bench) -> No
     }
 
 
-async def test_a_signal_is_told(bench: Bench) -> None:
+async def test_a_signal_is_told(bench: ProcessRig) -> None:
     ran = (await bench.post("/run", {"command": "sh", "args": ["-c", "kill -9 $$"]})).json()
     assert (ran["exitCode"], ran["exitSignal"], ran["timedOut"]) == (None, "SIGKILL", False)
 
 
-async def test_at_the_end_of_its_time_it_and_its_daemons_are_gone(bench: Bench) -> None:
+async def test_at_the_end_of_its_time_it_and_its_daemons_are_gone(bench: ProcessRig) -> None:
     script = "setsid sleep 1000 & echo $!; trap '' TERM; sleep 1000"
     ran = (await bench.post("/run", {"command": "sh", "args": ["-c", script], "timeoutMs": 1000})).json()
     assert (ran["timedOut"], ran["exitCode"], ran["exitSignal"]) == (True, None, None)
@@ -35,7 +35,7 @@ async def test_at_the_end_of_its_time_it_and_its_daemons_are_gone(bench: Bench) 
     await gone(int(ran["stdout"]))
 
 
-async def test_the_longest_time_is_the_servers(bench: Bench) -> None:
+async def test_the_longest_time_is_the_servers(bench: ProcessRig) -> None:
     config = (await bench.get("/config")).json()
     await bench.post("/config", {**config, "maxRunTimeoutMs": 300})
     ran = (await bench.post("/run", {"command": "sleep", "args": ["1000"], "timeoutMs": 999_999_999})).json()
@@ -44,7 +44,7 @@ async def test_the_longest_time_is_the_servers(bench: Bench) -> None:
 
 @pytest.mark.parametrize("asked", [None, 1000, 10**9])
 async def test_too_much_output_is_cut_and_marked_and_the_command_goes_on(
-    bench: Bench, asked: int | None
+    bench: ProcessRig, asked: int | None
 ) -> None:
     script = "head -c 5000000 /dev/zero; head -c 100 /dev/zero >&2; exit 4"
     body = {"command": "sh", "args": ["-c", script], "maxOutputBytes": asked}
@@ -54,7 +54,7 @@ async def test_too_much_output_is_cut_and_marked_and_the_command_goes_on(
     assert len(ran["stderr"]) == 100
 
 
-async def test_a_character_is_not_cut_in_two_and_what_is_no_text_is_replaced(bench: Bench) -> None:
+async def test_a_character_is_not_cut_in_two_and_what_is_no_text_is_replaced(bench: ProcessRig) -> None:
     ran = (await bench.post("/run", {"command": "echo", "args": ["ééé"], "maxOutputBytes": 3})).json()
     assert (ran["stdout"], ran["stdoutTruncated"]) == ("é", True)
     ran = (await bench.post("/run", {"command": "printf", "args": [r"a\377b"]})).json()

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.server.processes.bench import LIMIT
+from tests.server.processes.process_rig import LIMIT
 
 from legation.errors import InvalidParams
 from legation.proc import Child, Command, Pipes, ProcessLauncher, Registry

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.server.processes.bench import LIMIT, Bench, alive
+from tests.server.processes.process_rig import LIMIT, ProcessRig, alive
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -67,7 +67,7 @@ class Screen:
 
 
 @asynccontextmanager
-async def attached(bench: Bench, process: str, query: str = "", **options: Any) -> AsyncIterator[Screen]:
+async def attached(bench: ProcessRig, process: str, query: str = "", **options: Any) -> AsyncIterator[Screen]:
     options.setdefault("additional_headers", bench.ada)
     async with connect(
         bench.ws(process, query), compression=None, proxy=None, max_size=None, **options
@@ -75,7 +75,7 @@ async def attached(bench: Bench, process: str, query: str = "", **options: Any) 
         yield Screen(socket)
 
 
-async def refused(bench: Bench, url: str, **options: Any) -> tuple[int, dict[str, Any]]:
+async def refused(bench: ProcessRig, url: str, **options: Any) -> tuple[int, dict[str, Any]]:
     options.setdefault("additional_headers", bench.ada)
     with pytest.raises(InvalidStatus) as found:
         async with connect(url, compression=None, proxy=None, **options):
@@ -86,7 +86,7 @@ async def refused(bench: Bench, url: str, **options: Any) -> tuple[int, dict[str
     return response.status_code, json.loads(response.body or b"{}")
 
 
-async def test_a_terminal_has_a_size_and_can_be_resized(bench: Bench) -> None:
+async def test_a_terminal_has_a_size_and_can_be_resized(bench: ProcessRig) -> None:
     began = await bench.start("sh", tty=True, env={"PS1": "$ "})
     await bench.shown(began["id"], b"$ ")
 
@@ -109,7 +109,7 @@ async def test_a_terminal_has_a_size_and_can_be_resized(bench: Bench) -> None:
     assert (await bench.post(f"/{began['id']}/terminal/resize", {"cols": 1, "rows": 1})).status_code == 409
 
 
-async def test_stop_ends_an_interactive_shell_and_its_jobs(bench: Bench) -> None:
+async def test_stop_ends_an_interactive_shell_and_its_jobs(bench: ProcessRig) -> None:
     began = await bench.start("sh", "-i", tty=True)
     await bench.post(f"/{began['id']}/input", {"data": "sleep 1000 & echo pid=$!\n", "encoding": "utf8"})
     said = await bench.shown(began["id"], lambda data: JOB.search(data) is not None)
@@ -121,7 +121,7 @@ async def test_stop_ends_an_interactive_shell_and_its_jobs(bench: Bench) -> None
     assert not alive(job)
 
 
-async def test_ctrl_c_interrupts_what_runs_in_it(bench: Bench) -> None:
+async def test_ctrl_c_interrupts_what_runs_in_it(bench: ProcessRig) -> None:
     began = await bench.start(
         "sh", "-c", "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 1; done", tty=True
     )
@@ -134,7 +134,7 @@ async def test_ctrl_c_interrupts_what_runs_in_it(bench: Bench) -> None:
         assert await screen.closed() == 1000
 
 
-async def test_a_client_types_resizes_and_leaves_and_another_comes_later(bench: Bench) -> None:
+async def test_a_client_types_resizes_and_leaves_and_another_comes_later(bench: ProcessRig) -> None:
     began = await bench.start("sh", tty=True, env={"PS1": "$ "})
     token = bench.ada["authorization"].removeprefix("Bearer ")
     async with attached(bench, began["id"], f"?access_token={token}", additional_headers={}) as screen:
@@ -156,7 +156,7 @@ async def test_a_client_types_resizes_and_leaves_and_another_comes_later(bench: 
             assert await each.frame("exit") == {"type": "exit", "exitCode": 0}
 
 
-async def test_what_a_client_should_not_send_is_answered_and_does_no_harm(bench: Bench) -> None:
+async def test_what_a_client_should_not_send_is_answered_and_does_no_harm(bench: ProcessRig) -> None:
     began = await bench.start("cat", tty=True)
     async with attached(bench, began["id"]) as screen:
         for bad in (
@@ -180,7 +180,7 @@ async def test_what_a_client_should_not_send_is_answered_and_does_no_harm(bench:
     assert bench.process(began["id"]).running
 
 
-async def test_pages_of_other_origins_are_refused_before_the_upgrade(bench: Bench) -> None:
+async def test_pages_of_other_origins_are_refused_before_the_upgrade(bench: ProcessRig) -> None:
     began = await bench.start("cat", tty=True)
     url, token = bench.ws(began["id"]), bench.ada["authorization"].removeprefix("Bearer ")
     session = bench.rig.cookies.write(await bench.rig.session(bench.rig.people["operator"]))
@@ -201,7 +201,7 @@ async def test_pages_of_other_origins_are_refused_before_the_upgrade(bench: Benc
             await screen.frame("ready")
 
 
-async def test_who_may_not_is_refused_with_the_same_problems_as_anywhere(bench: Bench) -> None:
+async def test_who_may_not_is_refused_with_the_same_problems_as_anywhere(bench: ProcessRig) -> None:
     terminal, pipes = await bench.start("cat", tty=True), await bench.start("cat")
     viewer = await bench.rig.bearer(bench.rig.people["viewer"])
     url = bench.ws(terminal["id"])
@@ -222,7 +222,7 @@ async def test_who_may_not_is_refused_with_the_same_problems_as_anywhere(bench: 
         assert (await refused(bench, f"ws://127.0.0.1:{bench.port}{path}"))[0] == 404
 
 
-async def test_the_token_of_the_query_opens_nothing_else(bench: Bench) -> None:
+async def test_the_token_of_the_query_opens_nothing_else(bench: ProcessRig) -> None:
     began = await bench.start("cat", tty=True)
     token = bench.ada["authorization"].removeprefix("Bearer ")
     async with httpx2.AsyncClient(base_url=bench.url) as stranger:
@@ -234,7 +234,9 @@ async def test_the_token_of_the_query_opens_nothing_else(bench: Bench) -> None:
     assert (plain.status_code, "WebSocket" in plain.json()["detail"]) == (400, True)
 
 
-async def test_no_log_holds_a_token_or_what_was_typed(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_log_holds_a_token_or_what_was_typed(
+    bench: ProcessRig, caplog: pytest.LogCaptureFixture
+) -> None:
     began = await bench.start("cat", tty=True)
     token = bench.ada["authorization"].removeprefix("Bearer ")
     with caplog.at_level(logging.DEBUG):
@@ -257,7 +259,7 @@ async def test_no_log_holds_a_token_or_what_was_typed(bench: Bench, caplog: pyte
     assert token not in "\n".join(each.getMessage() for each in ours)
 
 
-async def test_a_client_that_does_not_read_holds_up_nothing_and_grows_nothing(bench: Bench) -> None:
+async def test_a_client_that_does_not_read_holds_up_nothing_and_grows_nothing(bench: ProcessRig) -> None:
     began = await bench.start(
         "sh", "-c", "stty -onlcr; read x; yes 123456789 | head -c 30000000; echo end", tty=True
     )
@@ -278,7 +280,7 @@ async def test_a_client_that_does_not_read_holds_up_nothing_and_grows_nothing(be
     assert screen.data.endswith(kept[-5_000_000:])
 
 
-async def test_a_dead_client_is_cut_off(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_dead_client_is_cut_off(bench: ProcessRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers no ping, and takes nothing of what it was sent."""
     monkeypatch.setattr(bench.serving.config, "ws_ping_timeout", 1.0)
     began = await bench.start("sh", "-c", "read x; exec yes", tty=True)
@@ -297,7 +299,7 @@ async def test_a_dead_client_is_cut_off(bench: Bench, monkeypatch: pytest.Monkey
     assert bench.process(began["id"]).running
 
 
-async def test_a_connection_that_the_server_has_given_up_meanwhile_is_no_defect(bench: Bench) -> None:
+async def test_a_connection_that_the_server_has_given_up_meanwhile_is_no_defect(bench: ProcessRig) -> None:
     began = await bench.start("cat", tty=True)
 
     async def receive() -> dict[str, Any]:
@@ -314,7 +316,7 @@ async def test_a_connection_that_the_server_has_given_up_meanwhile_is_no_defect(
     assert terminal_tasks() == []
 
 
-def websockets_of(bench: Bench) -> list[Any]:
+def websockets_of(bench: ProcessRig) -> list[Any]:
     return [each for each in bench.serving.server_state.connections if hasattr(each, "ping_timer")]
 
 
@@ -322,7 +324,7 @@ def terminal_tasks() -> list[str]:
     return [name for each in asyncio.all_tasks() if "legation-terminal" in (name := each.get_name())]
 
 
-async def test_a_revoked_token_ends_it(bench: Bench) -> None:
+async def test_a_revoked_token_ends_it(bench: ProcessRig) -> None:
     began = await bench.start("cat", tty=True)
     token, secret = await bench.rig.token(bench.rig.people["operator"])
     headers = {"authorization": f"Bearer {secret}"}
@@ -338,7 +340,7 @@ async def test_a_revoked_token_ends_it(bench: Bench) -> None:
         assert screen.socket.close_code == 1008
 
 
-async def test_the_end_of_the_server_ends_it_and_its_process(bench: Bench) -> None:
+async def test_the_end_of_the_server_ends_it_and_its_process(bench: ProcessRig) -> None:
     began = await bench.start("yes", tty=True)
     async with attached(bench, began["id"], max_queue=1) as screen:
         await screen.frame("ready")
@@ -350,7 +352,7 @@ async def test_the_end_of_the_server_ends_it_and_its_process(bench: Bench) -> No
 
 
 async def test_the_time_for_a_request_does_not_run_out_on_an_open_terminal(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: ProcessRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "HEAD_TIMEOUT", 1.0)
     began = await bench.start("sh", "-c", "read x; sleep 3; echo late", tty=True)

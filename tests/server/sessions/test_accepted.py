@@ -18,9 +18,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.cli.running import Running, running
+from tests.cli.server_process import Running, running
 from tests.host.rig import Rig, rig
-from tests.server.sessions.talk import LIMIT, script
+from tests.server.sessions.session_client import LIMIT, script
 
 from legation.host.options import SessionMeta, read_meta
 from legation.server.sessions.record import (

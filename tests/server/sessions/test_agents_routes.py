@@ -3,14 +3,14 @@
 import json
 
 import pytest
-from tests.server.sessions.talk import MIRRORS, Talk
+from tests.server.sessions.session_client import MIRRORS, SessionClient
 
 pytestmark = pytest.mark.heavy
 
 ABILITIES = 18
 
 
-async def test_every_agent_is_listed_in_both_shapes(talk: Talk) -> None:
+async def test_every_agent_is_listed_in_both_shapes(talk: SessionClient) -> None:
     agents = {each["id"]: each for each in (await talk.call("GET", "/v1/agents")).json()["agents"]}
     assert {"rehearsal", "claude", "codex", "opencode", "mirror"} <= agents.keys()
     rehearsal = agents["rehearsal"]
@@ -22,7 +22,7 @@ async def test_every_agent_is_listed_in_both_shapes(talk: Talk) -> None:
     assert rehearsal["serverStatus"]["status"] == "stopped"
 
 
-async def test_one_agent_with_what_can_be_chosen(talk: Talk) -> None:
+async def test_one_agent_with_what_can_be_chosen(talk: SessionClient) -> None:
     await talk.created("s")
     for name in ("rehearsal", "mock"):
         agent = (await talk.call("GET", f"/v1/agents/{name}?config=true")).json()
@@ -34,7 +34,7 @@ async def test_one_agent_with_what_can_be_chosen(talk: Talk) -> None:
     assert (await talk.call("GET", "/v1/agents/none")).status_code == 404
 
 
-async def test_how_its_processes_fare(talk: Talk) -> None:
+async def test_how_its_processes_fare(talk: SessionClient) -> None:
     async def fares() -> tuple[str, int, bool]:
         found = (await talk.call("GET", "/v1/agents/rehearsal")).json()["serverStatus"]
         return found["status"], found["processes"], (found["uptimeMs"] or 0) > 0
@@ -48,7 +48,7 @@ async def test_how_its_processes_fare(talk: Talk) -> None:
     assert await fares() == ("stopped", 0, False)
 
 
-async def test_modes_and_models(talk: Talk) -> None:
+async def test_modes_and_models(talk: SessionClient) -> None:
     modes = (await talk.call("GET", "/v1/agents/rehearsal/modes")).json()["modes"]
     assert [each["id"] for each in modes] == ["build", "plan", "default"]
     models = (await talk.call("GET", "/v1/agents/rehearsal/models")).json()
@@ -58,7 +58,7 @@ async def test_modes_and_models(talk: Talk) -> None:
         assert (await talk.call("GET", f"/v1/agents/none/{what}")).status_code == 404
 
 
-async def test_variants_are_listed_with_the_model_that_they_are_of(talk: Talk) -> None:
+async def test_variants_are_listed_with_the_model_that_they_are_of(talk: SessionClient) -> None:
     models = (await talk.call("GET", "/v1/agents/mirror/models")).json()["models"]
     assert [(each["id"], each["variants"], each["defaultVariant"]) for each in models] == [
         ("small", ["low", "high"], "low"),
@@ -66,7 +66,7 @@ async def test_variants_are_listed_with_the_model_that_they_are_of(talk: Talk) -
     ]
 
 
-async def test_abilities_are_those_of_the_agents_driver(talk: Talk) -> None:
+async def test_abilities_are_those_of_the_agents_driver(talk: SessionClient) -> None:
     agents = {each["id"]: each for each in (await talk.call("GET", "/v1/agents")).json()["agents"]}
     shared = {name for name, each in agents.items() if each["capabilities"]["sharedProcess"]}
     assert shared == {"codex", "opencode"}
@@ -77,7 +77,7 @@ async def test_abilities_are_those_of_the_agents_driver(talk: Talk) -> None:
     assert agents["amp"]["capabilities"]["questions"] is False
 
 
-async def test_installing_what_is_there_and_what_cannot_be(talk: Talk) -> None:
+async def test_installing_what_is_there_and_what_cannot_be(talk: SessionClient) -> None:
     for body in ({}, {"reinstall": False}, None):
         answer = await talk.call("POST", "/v1/agents/mock/install", body)
         assert answer.status_code == 200

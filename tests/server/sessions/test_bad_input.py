@@ -3,14 +3,14 @@
 from typing import Any
 
 import pytest
-from tests.server.sessions.talk import Talk
+from tests.server.sessions.session_client import SessionClient
 
 pytestmark = pytest.mark.heavy
 
 JSON = {"content-type": "application/json"}
 
 
-async def test_ids_that_cannot_be(talk: Talk) -> None:
+async def test_ids_that_cannot_be(talk: SessionClient) -> None:
     for name in (
         "server",
         "host",
@@ -30,7 +30,7 @@ async def test_ids_that_cannot_be(talk: Talk) -> None:
     assert (await talk.call("GET", "/v1/sessions")).json()["sessions"] == []
 
 
-async def test_bodies_of_a_new_session_that_cannot_be(talk: Talk) -> None:
+async def test_bodies_of_a_new_session_that_cannot_be(talk: SessionClient) -> None:
     good = {"agent": "rehearsal"}
     bodies: list[Any] = [
         {},
@@ -64,13 +64,13 @@ async def test_bodies_of_a_new_session_that_cannot_be(talk: Talk) -> None:
     assert (await talk.call("GET", "/v1/sessions")).json()["sessions"] == []
 
 
-async def test_a_name_is_given_once(talk: Talk) -> None:
+async def test_a_name_is_given_once(talk: SessionClient) -> None:
     await talk.created("s")
     answer = await talk.create("s")
     assert (answer.status_code, answer.json()["data"]["type"]) == (409, "session_already_exists")
 
 
-async def test_an_agent_that_cannot_start_leaves_no_session(talk: Talk) -> None:
+async def test_an_agent_that_cannot_start_leaves_no_session(talk: SessionClient) -> None:
     stanza = '[agents.broken]\ncommand = "/nowhere/agent"\n[agents.ending]\ncommand = "/bin/false"\n'
     file = talk.rig.services.settings.agents
     assert file is not None
@@ -97,7 +97,7 @@ ON_A_SESSION: list[tuple[str, str, object]] = [
 ]
 
 
-async def test_a_session_of_another_workspace_is_as_none_at_all(talk: Talk) -> None:
+async def test_a_session_of_another_workspace_is_as_none_at_all(talk: SessionClient) -> None:
     await talk.created("s")
     theirs = await talk.rig.bearer(talk.rig.people["stranger"], workspace=talk.rig.other)
     for method, path, body in ON_A_SESSION:
@@ -110,7 +110,7 @@ async def test_a_session_of_another_workspace_is_as_none_at_all(talk: Talk) -> N
     assert (await talk.info("s"))["ended"] is False
 
 
-async def test_the_same_name_in_two_workspaces_is_two_sessions(talk: Talk) -> None:
+async def test_the_same_name_in_two_workspaces_is_two_sessions(talk: SessionClient) -> None:
     theirs = await talk.rig.bearer(talk.rig.people["stranger"], workspace=talk.rig.other)
     await talk.created("s", title="mine")
     answer = await talk.call("POST", "/v1/sessions/s", {"agent": "mirror", "title": "theirs"}, theirs)
@@ -123,7 +123,7 @@ async def test_the_same_name_in_two_workspaces_is_two_sessions(talk: Talk) -> No
     assert (await talk.info("s"))["ended"] is False
 
 
-async def test_bodies_on_a_session_that_cannot_be(talk: Talk) -> None:
+async def test_bodies_on_a_session_that_cannot_be(talk: SessionClient) -> None:
     await talk.created("s")
     for method, path, body in (
         ("PATCH", "", {"agentMode": ""}),
@@ -146,7 +146,7 @@ async def test_bodies_on_a_session_that_cannot_be(talk: Talk) -> None:
     assert await talk.events("s", "prompt-started") == []
 
 
-async def test_what_is_left_out_says_so(talk: Talk) -> None:
+async def test_what_is_left_out_says_so(talk: SessionClient) -> None:
     for path in (
         "/v1/desktop",
         "/v1/desktop/status?verbose=true",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests import real_agents
-from tests.agents.desk import QUIET
-from tests.server.sessions.talk import Talk, open_talk
+from tests.agents.real_claude_acp import QUIET
+from tests.server.sessions.session_client import SessionClient, open_session_client
 
 from legation.testing.model import ScriptedModel
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)] 
 
 @dataclass
 class Claude:
-    talk: Talk
+    talk: SessionClient
     model: ScriptedModel
 
     async def said(self, *texts: str) -> None:
@@ -43,7 +43,7 @@ async def claude(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
         argv = await asyncio.to_thread(real_agents.agent, "claude-acp")
     except real_agents.NotAvailable as error:
         pytest.skip(str(error))
-    async with ScriptedModel() as model, open_talk(tmp_path, request) as talk:
+    async with ScriptedModel() as model, open_session_client(tmp_path, request) as talk:
         variables = {**QUIET, "ANTHROPIC_BASE_URL": model.url, **model.proxy_variables()}
         args = [f"{name}={value}" for name, value in variables.items()] + list(argv)
         file = talk.rig.services.settings.agents

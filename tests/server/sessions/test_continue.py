@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.server.sessions.talk import Talk
+from tests.server.sessions.session_client import SessionClient
 
 from legation.host import resume
 from legation.server.sessions.messages import MOST_CONTEXT
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.heavy  # a process or more for each test
 SAID = "session/load: no conversation found"
 
 
-async def lost(talk: Talk, session: str = "old", **body: object) -> None:
+async def lost(talk: SessionClient, session: str = "old", **body: object) -> None:
     """A session with something said in it, whose agent has ended and forgotten it."""
     await talk.created(session, agent="lossy", directory=str(talk.work), **body)
     await talk.reflected(session, message="remember the parser")
@@ -22,7 +22,7 @@ async def lost(talk: Talk, session: str = "old", **body: object) -> None:
     await host.dispose_agent(str(host.session(session).agent_id))
 
 
-async def sent(talk: Talk, session: str, text: str) -> dict[str, Any]:
+async def sent(talk: SessionClient, session: str, text: str) -> dict[str, Any]:
     stream = await talk.rig.services.log.stream(session)
     after = stream.head
     answer = await talk.call("POST", f"/v1/sessions/{session}/messages", {"message": text})
@@ -31,7 +31,7 @@ async def sent(talk: Talk, session: str, text: str) -> dict[str, Any]:
 
 
 async def test_a_message_to_a_lost_session_says_all_that_the_agent_said_and_what_can_be_done(
-    talk: Talk,
+    talk: SessionClient,
 ) -> None:
     await lost(talk)
     ended = await sent(talk, "old", "go on")
@@ -40,7 +40,7 @@ async def test_a_message_to_a_lost_session_says_all_that_the_agent_said_and_what
     assert ended["error"]["data"] == {"details": SAID, "where": "the agent's own words"}
 
 
-async def test_a_lost_session_is_read_and_taken_up_when_the_agent_has_it_again(talk: Talk) -> None:
+async def test_a_lost_session_is_read_and_taken_up_when_the_agent_has_it_again(talk: SessionClient) -> None:
     await lost(talk)
     assert "error" in await sent(talk, "old", "go on")
     info = await talk.info("old")
@@ -53,7 +53,7 @@ async def test_a_lost_session_is_read_and_taken_up_when_the_agent_has_it_again(t
     assert prompts == ["remember the parser", "go on", "are you there"]
 
 
-async def test_messages_that_wait_for_a_lost_session_are_all_shown(talk: Talk) -> None:
+async def test_messages_that_wait_for_a_lost_session_are_all_shown(talk: SessionClient) -> None:
     await lost(talk)
     stream = await talk.rig.services.log.stream("old")
     after = stream.head
@@ -67,7 +67,7 @@ async def test_messages_that_wait_for_a_lost_session_are_all_shown(talk: Talk) -
     assert prompts[1:] == ["number 0", "number 1", "number 2"]
 
 
-async def test_a_lost_session_is_terminated_and_continued_still(talk: Talk) -> None:
+async def test_a_lost_session_is_terminated_and_continued_still(talk: SessionClient) -> None:
     await lost(talk)
     await sent(talk, "old", "go on")
     assert (await talk.call("POST", "/v1/sessions/old/terminate")).status_code == 204
@@ -78,7 +78,7 @@ async def test_a_lost_session_is_terminated_and_continued_still(talk: Talk) -> N
     assert (await talk.info("old"))["continuedBy"] == "new"
 
 
-async def test_a_session_goes_on_in_another_with_its_transcript(talk: Talk) -> None:
+async def test_a_session_goes_on_in_another_with_its_transcript(talk: SessionClient) -> None:
     servers = {"a": {"type": "local", "command": "a", "env": {"K": "v"}}}
     await lost(talk, model="large", mcp=servers)
     await sent(talk, "old", "go on")
@@ -107,7 +107,7 @@ async def test_a_session_goes_on_in_another_with_its_transcript(talk: Talk) -> N
     assert len(await talk.events("old", "prompt-started")) == 2
 
 
-async def test_another_agent_goes_on_with_what_it_is_told(talk: Talk) -> None:
+async def test_another_agent_goes_on_with_what_it_is_told(talk: SessionClient) -> None:
     await lost(talk, model="large")
     await talk.created("new", agent="mirror", continues="old")
     heard = await talk.reflected("new", message="what next")
@@ -115,7 +115,7 @@ async def test_another_agent_goes_on_with_what_it_is_told(talk: Talk) -> None:
     assert (heard["cwd"], heard["chosen"]["model"], heard["mcpServers"]) == (str(talk.work), "small", [])
 
 
-async def test_a_long_transcript_is_cut_at_its_beginning(talk: Talk) -> None:
+async def test_a_long_transcript_is_cut_at_its_beginning(talk: SessionClient) -> None:
     await talk.created("old")
     await talk.played("old", "flood 6000", "say the last word")
     await talk.created("new", agent="mirror", continues="old")
@@ -125,7 +125,9 @@ async def test_a_long_transcript_is_cut_at_its_beginning(talk: Talk) -> None:
     assert "the last word" in context["text"]
 
 
-async def test_what_was_not_told_is_told_with_the_next_message_that_the_agent_gets(talk: Talk) -> None:
+async def test_what_was_not_told_is_told_with_the_next_message_that_the_agent_gets(
+    talk: SessionClient,
+) -> None:
     """The first one found no agent."""
     await lost(talk)
     await talk.created("new", agent="lossy", continues="old")
@@ -137,7 +139,7 @@ async def test_what_was_not_told_is_told_with_the_next_message_that_the_agent_ge
     assert "remember the parser" in heard["prompt"][0]["text"]
 
 
-async def test_only_a_session_that_there_is_can_be_continued(talk: Talk) -> None:
+async def test_only_a_session_that_there_is_can_be_continued(talk: SessionClient) -> None:
     answer = await talk.create("new", agent="mirror", continues="never")
     assert (answer.status_code, answer.json()["code"]) == (404, "legation/not-found")
     await talk.created("old", agent="mirror")
@@ -147,7 +149,7 @@ async def test_only_a_session_that_there_is_can_be_continued(talk: Talk) -> None
 
 
 async def test_a_message_whose_agent_goes_while_the_transcript_is_read_is_not_lost(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await lost(talk)
     await talk.created("new", agent="mirror", continues="old")

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from tests.server.acp.test_opened import rpc
 from tests.server.rig import BOTH
-from tests.server.sessions.talk import Talk, open_talk
+from tests.server.sessions.session_client import SessionClient, open_session_client
 from tests.server.sessions.test_bad_input import ON_A_SESSION
 from tests.server.sessions.test_making import MCP, NEW, dying, next_server, play
 from tests.server.test_access_table import an_approval
@@ -23,17 +23,17 @@ from legation.store.backend import Op
 pytestmark = pytest.mark.heavy
 
 
-def work_of(talk: Talk, session: str) -> Path:
+def work_of(talk: SessionClient, session: str) -> Path:
     return talk.rig.services.settings.data_dir / "work/local" / session
 
 
-async def pids_of(talk: Talk, session: str) -> list[int]:
+async def pids_of(talk: SessionClient, session: str) -> list[int]:
     await talk.played(session, "spawn-tree")
     [said] = (await talk.events(session, "agent-message-chunk"))[-1:]
     return [pid for pid in json.loads(said["content"]["text"]).values() if isinstance(pid, int)]
 
 
-async def refusals(talk: Talk, session: str) -> set[tuple[int, str]]:
+async def refusals(talk: SessionClient, session: str) -> set[tuple[int, str]]:
     """Of every route that is about it."""
     answers = [
         await talk.call(method, f"/v1/sessions/{session}{path}", body) for method, path, body in ON_A_SESSION
@@ -49,7 +49,7 @@ GONE = {(404, "cannot find session s: it was deleted; start another")}
 async def test_nothing_of_it_is_left_but_its_name_and_the_trace(
     request: pytest.FixtureRequest, tmp_path: Path, dialect: str
 ) -> None:
-    async with asyncio.timeout(110), open_talk(tmp_path, request, dialect) as talk:
+    async with asyncio.timeout(110), open_session_client(tmp_path, request, dialect) as talk:
         rig = talk.rig
         await talk.created("s", mcp=MCP, permissionMode="bypass", title="Quiet words")
         await talk.created("other")
@@ -89,11 +89,11 @@ async def test_a_later_server_knows_that_it_was_deleted(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             await talk.created("s", agent="loading", directory=str(talk.work))
             await talk.reflected("s")
             assert (await talk.call("DELETE", "/v1/sessions/s")).status_code == 204
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             assert await refusals(talk, "s") == GONE
             assert (await talk.create("s")).status_code == 409
             await rpc(talk, "initialize", protocolVersion=1)
@@ -105,7 +105,7 @@ async def test_a_later_server_knows_that_it_was_deleted(
             assert "it was deleted; start another" in refused["error"]["message"]
 
 
-async def test_it_is_not_deleted_during_a_turn(talk: Talk) -> None:
+async def test_it_is_not_deleted_during_a_turn(talk: SessionClient) -> None:
     await talk.created("s")
     await talk.send("s", "say begun", "stall 600")
     await talk.until("s", "agent-message-chunk")
@@ -119,7 +119,7 @@ async def test_it_is_not_deleted_during_a_turn(talk: Talk) -> None:
     assert (await talk.call("DELETE", "/v1/sessions/s")).status_code == 204
 
 
-async def test_a_turn_of_a_client_of_acp_is_not_cut_off_either(talk: Talk) -> None:
+async def test_a_turn_of_a_client_of_acp_is_not_cut_off_either(talk: SessionClient) -> None:
     await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
     made = await rpc(talk, "session/new", "rehearsal", cwd=str(talk.work), mcpServers=[])
     session = made["result"]["sessionId"]
@@ -140,7 +140,7 @@ async def test_a_turn_of_a_client_of_acp_is_not_cut_off_either(talk: Talk) -> No
 
 
 @pytest.mark.parametrize("how", ["terminate", "close"])
-async def test_a_client_of_acp_deletes_one_that_has_ended(talk: Talk, how: str) -> None:
+async def test_a_client_of_acp_deletes_one_that_has_ended(talk: SessionClient, how: str) -> None:
     await talk.created("s", mcp=MCP, directory=str(talk.work))
     await talk.played("s", "say quiet")
     await rpc(talk, "initialize", "rehearsal", protocolVersion=1)
@@ -155,7 +155,7 @@ async def test_a_client_of_acp_deletes_one_that_has_ended(talk: Talk, how: str) 
     assert talk.work.is_dir()  # it is none of its own
 
 
-async def test_a_client_deletes_none_of_another_agent(talk: Talk) -> None:
+async def test_a_client_deletes_none_of_another_agent(talk: SessionClient) -> None:
     await talk.created("s")
     await talk.call("POST", "/v1/sessions/s/terminate")
     await rpc(talk, "initialize", "mirror", protocolVersion=1)
@@ -164,7 +164,7 @@ async def test_a_client_deletes_none_of_another_agent(talk: Talk) -> None:
     assert (await talk.info("s"))["status"] == "closed"
 
 
-async def test_the_folder_of_one_stays_as_long_as_another_works_there(talk: Talk) -> None:
+async def test_the_folder_of_one_stays_as_long_as_another_works_there(talk: SessionClient) -> None:
     await talk.created("s")
     locked = work_of(talk, "s") / "locked"
     (locked / "deep").mkdir(parents=True)
@@ -178,7 +178,7 @@ async def test_the_folder_of_one_stays_as_long_as_another_works_there(talk: Talk
     assert not work_of(talk, "s").exists()  # with what was read-only in it
 
 
-async def a_fork(talk: Talk, name: str, cwd: str) -> str:
+async def a_fork(talk: SessionClient, name: str, cwd: str) -> str:
     """As the log has one: rehearsal cannot fork."""
     stream, source = await talk.rig.services.log.stream(name), await talk.rig.services.log.stream("s")
     meta = json.loads(source.meta)
@@ -188,7 +188,9 @@ async def a_fork(talk: Talk, name: str, cwd: str) -> str:
     return name
 
 
-async def test_one_that_the_disk_does_not_take_is_whole(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_the_disk_does_not_take_is_whole(
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await talk.created("s")
     backend = talk.rig.services.log._backend
     real = backend.commit
@@ -206,7 +208,7 @@ async def test_one_that_the_disk_does_not_take_is_whole(talk: Talk, monkeypatch:
 
 
 async def test_what_was_cut_off_is_brought_to_its_end_by_the_next_try(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await talk.created("s", mcp=MCP)
     sessions = talk.rig.services.sessions
@@ -223,13 +225,13 @@ async def test_what_was_cut_off_is_brought_to_its_end_by_the_next_try(
     assert (await talk.rig.actions()).count("session.deleted") == 1
 
 
-async def test_of_two_that_delete_it_at_once_one_does(talk: Talk) -> None:
+async def test_of_two_that_delete_it_at_once_one_does(talk: SessionClient) -> None:
     await talk.created("s")
     answers = await asyncio.gather(*[talk.call("DELETE", "/v1/sessions/s") for _ in range(3)])
     assert sorted(answer.status_code for answer in answers) == [204, 404, 404]
 
 
-async def test_an_id_that_may_hold_a_secret_is_not_in_the_audit_log(talk: Talk) -> None:
+async def test_an_id_that_may_hold_a_secret_is_not_in_the_audit_log(talk: SessionClient) -> None:
     name = "k" * 40
     await talk.created(name)
     assert (await talk.call("DELETE", f"/v1/sessions/{name}")).status_code == 204

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.cli.running import Running
+from tests.cli.server_process import Running
 from tests.server.sessions import server_beside_openers
 
 AT_ONCE = 8

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.server.sessions.talk import LIMIT, Talk, script
+from tests.server.sessions.session_client import LIMIT, SessionClient, script
 
 from legation.server.sessions import service
 from legation.server.sessions.messages import links_to
@@ -15,7 +15,7 @@ from legation.server.sessions.messages import links_to
 pytestmark = pytest.mark.heavy
 
 
-async def events(talk: Talk, session: str = "s") -> list[dict[str, Any]]:
+async def events(talk: SessionClient, session: str = "s") -> list[dict[str, Any]]:
     answer = await talk.call("GET", f"/v1/sessions/{session}/events")
     assert answer.status_code == 200, answer.text
     return list(answer.json()["events"])
@@ -26,7 +26,7 @@ def events_in(answer: httpx2.Response) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
 
 
-async def test_a_session_in_the_events_of_sandbox_agent(talk: Talk) -> None:
+async def test_a_session_in_the_events_of_sandbox_agent(talk: SessionClient) -> None:
     native = (await talk.created("s", model="rehearsal-terse"))["nativeSessionId"]
     await talk.played("s", "say hello")
     await talk.call("POST", "/v1/sessions/s/terminate")
@@ -40,7 +40,7 @@ async def test_a_session_in_the_events_of_sandbox_agent(talk: Talk) -> None:
     assert shown[-1]["data"]["reason"] == "terminated"
 
 
-async def test_a_turn_is_streamed_to_its_end(talk: Talk) -> None:
+async def test_a_turn_is_streamed_to_its_end(talk: SessionClient) -> None:
     await talk.created("s")
     body = {"message": script("say one", "say two")}
     answer = await talk.call("POST", "/v1/sessions/s/messages/stream", body)
@@ -51,7 +51,7 @@ async def test_a_turn_is_streamed_to_its_end(talk: Talk) -> None:
 
 
 async def test_a_turn_that_ends_while_the_next_message_is_read_is_not_in_the_body_of_the_next(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await talk.created("s", directory=str(talk.work))
     await talk.send("s", "elicit Who? name:string", "say not mine")
@@ -79,7 +79,7 @@ async def test_a_turn_that_ends_while_the_next_message_is_read_is_not_in_the_bod
     assert "".join(event["data"]["delta"] for event in told if event["type"] == "item.delta") == "mine"
 
 
-async def test_the_body_of_a_turn_does_not_hold_how_its_agent_came_back(talk: Talk) -> None:
+async def test_the_body_of_a_turn_does_not_hold_how_its_agent_came_back(talk: SessionClient) -> None:
     await talk.created("s")
     await talk.played("s", "say before", "crash 3")
     await talk.until("s", "session-status", where=lambda status: status["status"] == "disconnected")
@@ -89,7 +89,7 @@ async def test_the_body_of_a_turn_does_not_hold_how_its_agent_came_back(talk: Ta
     assert (told[0]["type"], told[-1]["type"]) == ("turn.started", "turn.ended")
 
 
-async def test_a_crash_is_told_as_the_sessions_end_and_a_resume_as_a_start(talk: Talk) -> None:
+async def test_a_crash_is_told_as_the_sessions_end_and_a_resume_as_a_start(talk: SessionClient) -> None:
     await talk.created("s")
     await talk.played("s", "say before", "crash 3")
     await talk.until("s", "session-status", where=lambda status: status["status"] == "disconnected")
@@ -101,7 +101,7 @@ async def test_a_crash_is_told_as_the_sessions_end_and_a_resume_as_a_start(talk:
     assert types[-1] == "turn.ended"
 
 
-async def test_permissions_and_questions_are_answered_by_the_ids_of_their_events(talk: Talk) -> None:
+async def test_permissions_and_questions_are_answered_by_the_ids_of_their_events(talk: SessionClient) -> None:
     await talk.created("s", directory=str(talk.work))
     await talk.send("s", "ask write a.txt x", "ask write b.txt x", "elicit who? name:string")
     await talk.until("s", "permission-asked")

@@ -1,7 +1,7 @@
 """A session that begins with another: refused where it cannot be. With real agents: tests/agents/claude."""
 
 import pytest
-from tests.server.sessions.talk import Talk
+from tests.server.sessions.session_client import SessionClient
 
 pytestmark = pytest.mark.heavy
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.heavy
     ],
 )
 async def test_what_cannot_be_forked_is_no_session(
-    talk: Talk, agent: str, fork: str, status: int, said: str
+    talk: SessionClient, agent: str, fork: str, status: int, said: str
 ) -> None:
     await talk.created("first")
     answer = await talk.create("second", agent=agent, fork=fork)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from tests.server.sessions.talk import Talk, open_talk, script
+from tests.server.sessions.session_client import SessionClient, open_session_client, script
 
 from legation.approvals.grants import new_grant_id
 from legation.errors import Unavailable
@@ -25,11 +25,11 @@ MCP = {"files": {"type": "local", "command": "files-mcp", "env": {"KEY": SECRET}
 
 
 @pytest.fixture
-async def open_house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
+async def open_house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SessionClient]:
     """The data folder lies in a served folder, as it does in a home."""
     async with (
         asyncio.timeout(110),
-        open_talk(tmp_path, request, folders=[str(tmp_path)]) as talk,
+        open_session_client(tmp_path, request, folders=[str(tmp_path)]) as talk,
     ):
         yield talk
 
@@ -38,7 +38,7 @@ def local(source: Path, **more: object) -> dict[str, object]:
     return {"sources": [{"type": "local", "source": str(source), **more}]}
 
 
-async def test_skills_bring_nothing_of_the_data_folder(open_house: Talk, tmp_path: Path) -> None:
+async def test_skills_bring_nothing_of_the_data_folder(open_house: SessionClient, tmp_path: Path) -> None:
     """Not by a folder above it that somebody made a skill, not by a subpath, and not by a link."""
     (tmp_path / "SKILL.md").write_text("# all")
     theirs = tmp_path / "data/work/other/s/.agents/skills/one"
@@ -58,7 +58,7 @@ async def test_skills_bring_nothing_of_the_data_folder(open_house: Talk, tmp_pat
         assert list(repo.iterdir()) == []
 
 
-async def test_a_skill_that_holds_the_sessions_own_folder_is_refused(talk: Talk) -> None:
+async def test_a_skill_that_holds_the_sessions_own_folder_is_refused(talk: SessionClient) -> None:
     """It would be copied into itself until the disk is full."""
     (talk.work / "one/repo").mkdir(parents=True)
     (talk.work / "one/SKILL.md").write_text("# one")
@@ -71,10 +71,10 @@ async def test_a_skill_that_holds_the_sessions_own_folder_is_refused(talk: Talk)
 
 
 @pytest.fixture
-async def as_shipped(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
+async def as_shipped(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SessionClient]:
     """With the settings that nobody has changed."""
     flags = {"rehearsal_executes": "false"}
-    async with asyncio.timeout(110), open_talk(tmp_path, request, **flags) as talk:
+    async with asyncio.timeout(110), open_session_client(tmp_path, request, **flags) as talk:
         talk.headers = await talk.rig.bearer(talk.rig.people["operator"])
         yield talk
 
@@ -83,7 +83,9 @@ async def as_shipped(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
     "step", ["run touch made", "ask run touch made", "write! ../made x", "read! ../policy.yaml", "spawn-tree"]
 )
 @pytest.mark.parametrize("agent", ["rehearsal", "mock"])
-async def test_operate_is_no_shell_by_the_rehearsal_agent(as_shipped: Talk, agent: str, step: str) -> None:
+async def test_operate_is_no_shell_by_the_rehearsal_agent(
+    as_shipped: SessionClient, agent: str, step: str
+) -> None:
     await as_shipped.created("s", agent=agent, directory=str(as_shipped.work))
     ended = await as_shipped.played("s", step)
     assert ended["stopReason"] == "refusal"
@@ -94,7 +96,7 @@ async def test_operate_is_no_shell_by_the_rehearsal_agent(as_shipped: Talk, agen
     assert list(as_shipped.work.parent.rglob("made")) == []
 
 
-async def test_operate_runs_no_tests_of_a_folder_by_the_rehearsal_agent(as_shipped: Talk) -> None:
+async def test_operate_runs_no_tests_of_a_folder_by_the_rehearsal_agent(as_shipped: SessionClient) -> None:
     (as_shipped.work / "test_it.py").write_text("import pathlib\npathlib.Path('made').write_text('x')\n")
     await as_shipped.created("s", directory=str(as_shipped.work))
     message = {"message": "fix the failing test"}
@@ -104,7 +106,7 @@ async def test_operate_runs_no_tests_of_a_folder_by_the_rehearsal_agent(as_shipp
     assert not (as_shipped.work / "made").exists()
 
 
-async def test_operate_runs_no_module_of_a_folder_by_the_rehearsal_agent(as_shipped: Talk) -> None:
+async def test_operate_runs_no_module_of_a_folder_by_the_rehearsal_agent(as_shipped: SessionClient) -> None:
     """Python looks for modules where a program starts, unless it is told not to."""
     mark = as_shipped.work / "ran"
     (as_shipped.work / "legation").mkdir()
@@ -114,7 +116,9 @@ async def test_operate_runs_no_module_of_a_folder_by_the_rehearsal_agent(as_ship
     assert answer.status_code == 200, answer.text
 
 
-async def test_files_of_the_folder_are_the_servers_to_open_for_the_rehearsal_agent(as_shipped: Talk) -> None:
+async def test_files_of_the_folder_are_the_servers_to_open_for_the_rehearsal_agent(
+    as_shipped: SessionClient,
+) -> None:
     (as_shipped.work / "a.txt").write_text("hello")
     await as_shipped.created("s", directory=str(as_shipped.work))
     asked = await as_shipped.asked("s", "read a.txt")  # what is read for it is decided like anything else
@@ -127,7 +131,7 @@ async def test_files_of_the_folder_are_the_servers_to_open_for_the_rehearsal_age
 
 
 async def test_a5_a_path_that_is_too_long_to_be_opened_is_not_looked_up(
-    as_shipped: Talk, monkeypatch: pytest.MonkeyPatch
+    as_shipped: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It takes the square of its length, and 600 KiB of it held everybody up for most of a minute."""
     looked, real = [0], os.path.realpath
@@ -154,11 +158,11 @@ async def test_a5_a_path_that_is_too_long_to_be_opened_is_not_looked_up(
 @pytest.fixture
 async def with_keys(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Talk]:
+) -> AsyncIterator[SessionClient]:
     """An agent of the owner's own that is given a key of the server's environment."""
     monkeypatch.setenv("TEST_AGENT_KEY", SECRET)
     monkeypatch.setenv("TEST_AGENT_COLOUR", "ultramarine")
-    async with asyncio.timeout(110), open_talk(tmp_path, request) as talk:
+    async with asyncio.timeout(110), open_session_client(tmp_path, request) as talk:
         words = f"{sys.executable} -m legation.agents.rehearsal"
         names = ["TEST_AGENT_KEY", "TEST_AGENT_COLOUR"]
         with (tmp_path / "agents.toml").open("a") as file:
@@ -166,7 +170,7 @@ async def with_keys(
         yield talk
 
 
-async def test_variables_of_the_owner_are_for_the_first_workspace_alone(with_keys: Talk) -> None:
+async def test_variables_of_the_owner_are_for_the_first_workspace_alone(with_keys: SessionClient) -> None:
     rig = with_keys.rig
     theirs = await rig.bearer(rig.people["stranger"], workspace=rig.other)
     made = await with_keys.call("POST", "/v1/sessions/s", {"agent": "mine"}, theirs)
@@ -185,7 +189,7 @@ async def test_variables_of_the_owner_are_for_the_first_workspace_alone(with_key
     assert b"redacted" not in said
 
 
-async def test_what_an_agent_says_of_the_owners_key_is_hidden(with_keys: Talk) -> None:
+async def test_what_an_agent_says_of_the_owners_key_is_hidden(with_keys: SessionClient) -> None:
     await with_keys.created("s", agent="mine")
     await with_keys.played("s", "env! TEST_AGENT_KEY", "env! TEST_AGENT_COLOUR")
     heard = await with_keys.heard("s")
@@ -199,7 +203,7 @@ async def test_what_an_agent_says_of_the_owners_key_is_hidden(with_keys: Talk) -
 
 
 async def test_sessions_that_are_made_at_once_are_no_more_than_those_one_after_the_other(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agents, "MOST_RUNNING", 2)
     made = await asyncio.gather(*[talk.create(f"s{number}") for number in range(6)])
@@ -220,7 +224,7 @@ async def test_secrets_of_a_session_that_was_never_made_are_destroyed_at_the_nex
 ) -> None:
     """Killed after they were sealed: a file says so. One whose session is on record keeps them."""
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             await talk.created("kept", agent="mirror", mcp=MCP)
             await talk.rig.services.vault.put("local", "ssn_cut_off", b"[]")
             await talk.rig.services.vault.put("local", "run_of_another", b"[]")
@@ -231,7 +235,7 @@ async def test_secrets_of_a_session_that_was_never_made_are_destroyed_at_the_nex
             assert unsettled.left() == []
             for name in (kept, "ssn_cut_off"):
                 unsettled._note(Owner("local", name))
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             assert await owners(talk) == sorted([kept, "run_of_another"])
             assert unsettled.left() == []
             assert (await talk.reflected("kept"))["mcpServers"][0]["name"] == "files"
@@ -241,7 +245,7 @@ async def test_what_was_cut_off_while_it_ended_is_ended_at_the_next_start(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             await talk.created("s", agent="mirror", mcp=MCP, permissionMode="bypass")
             await talk.created("t", agent="mirror")
             await grant_to(talk, "t")  # as by an "always"
@@ -254,13 +258,15 @@ async def test_what_was_cut_off_while_it_ended_is_ended_at_the_next_start(
                 for each in ("s", "t"):
                     assert (await talk.call("POST", f"/v1/sessions/{each}/terminate")).status_code == 503
             assert len(await owners(talk)) == 1
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             assert await owners(talk) == []
             grants = (await talk.call("GET", "/grants")).json()
             assert [each["active"] for each in grants] == [False, False]
 
 
-async def test_a_session_that_is_not_made_leaves_no_skills_for_the_next_of_its_name(talk: Talk) -> None:
+async def test_a_session_that_is_not_made_leaves_no_skills_for_the_next_of_its_name(
+    talk: SessionClient,
+) -> None:
     (talk.work / "one").mkdir()
     (talk.work / "one/SKILL.md").write_text("# one")
     refused = await talk.create("s", skills=local(talk.work / "one"), model="no such model")
@@ -268,7 +274,7 @@ async def test_a_session_that_is_not_made_leaves_no_skills_for_the_next_of_its_n
     assert not (talk.rig.services.settings.data_dir / "work/local/s").exists()
 
 
-async def grant_to(talk: Talk, session: str) -> None:
+async def grant_to(talk: SessionClient, session: str) -> None:
     services, now = talk.rig.services, talk.rig.clock.now_ms()
     person = Principal(kind="user", id="usr_1", workspace="local", scopes=frozenset({"approve"}), level=2)
     new = NewGrant(agent="mirror", tools="*", duration=3600)
@@ -277,14 +283,14 @@ async def grant_to(talk: Talk, session: str) -> None:
     )
 
 
-async def owners(talk: Talk) -> list[str]:
+async def owners(talk: SessionClient) -> list[str]:
     return sorted(row["owner"] for row in await talk.rig.rows("select owner from vault_bundle"))
 
 
 # The folder that Legation makes for a session.
 
 
-async def test_a_sessions_own_folder_is_served_to_it_and_nothing_beside_it(open_house: Talk) -> None:
+async def test_a_sessions_own_folder_is_served_to_it_and_nothing_beside_it(open_house: SessionClient) -> None:
     data = open_house.rig.services.settings.data_dir
     await open_house.created("s")
     await open_house.created("t")
@@ -319,7 +325,7 @@ async def test_a_sessions_own_folder_is_served_to_it_and_nothing_beside_it(open_
     assert answer.status_code == 404
 
 
-async def test_who_may_use_files_changes_no_rules(open_house: Talk, tmp_path: Path) -> None:
+async def test_who_may_use_files_changes_no_rules(open_house: SessionClient, tmp_path: Path) -> None:
     """Of no workspace: neither written, moved, deleted, nor put there with a folder around it."""
     rig = open_house.rig
     settings = rig.services.settings
@@ -348,7 +354,7 @@ async def test_an_agent_gets_nothing_of_ours_from_the_server(
     """Neither the keys into its stream nor a word into the policy, by whatever name, and whatever the rules allow."""
     rules, keys = tmp_path / "rules.yaml", tmp_path / "data/keys.json"
     rules.write_text(ALLOW)
-    opened = open_talk(tmp_path, request, folders=[str(tmp_path)], policy=rules)
+    opened = open_session_client(tmp_path, request, folders=[str(tmp_path)], policy=rules)
     async with asyncio.timeout(110), opened as talk:
         await talk.created("s", directory=str(tmp_path))
         (tmp_path / "soft").symlink_to(keys)
@@ -369,14 +375,16 @@ async def test_an_agent_gets_nothing_of_ours_from_the_server(
 
 
 @pytest.mark.parametrize("folder", ["data", "data/work", "data/blobs", "data.before-restore-1", "link"])
-async def test_no_session_begins_in_a_folder_of_ours(open_house: Talk, tmp_path: Path, folder: str) -> None:
+async def test_no_session_begins_in_a_folder_of_ours(
+    open_house: SessionClient, tmp_path: Path, folder: str
+) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "data")
     (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     answer = await open_house.create("s", directory=str(tmp_path / folder))
     assert answer.status_code == 403, answer.text
 
 
-async def test_a_file_of_ours_is_not_attached(open_house: Talk, tmp_path: Path) -> None:
+async def test_a_file_of_ours_is_not_attached(open_house: SessionClient, tmp_path: Path) -> None:
     await open_house.created("s", directory=str(tmp_path))
     (tmp_path / "hard").hardlink_to(tmp_path / "data/keys.json")
     for path in ("data/keys.json", "hard", "policy.yaml"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.agents.catalogue.machine import disguised
 from tests.agents.install.local_registry import LocalRegistry, local_registry
-from tests.server.sessions.talk import Talk, open_talk
+from tests.server.sessions.session_client import SessionClient, open_session_client
 
 from legation.agents.catalogue.catalogue import Catalogue
 
@@ -28,15 +28,17 @@ async def talk(
     tmp_path: Path,
     registry: LocalRegistry,
     monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[Talk]:
+) -> AsyncIterator[SessionClient]:
     environ = {**registry.environ, "PATH": os.defpath, "OPENAI_API_KEY": "canary-key"}
     made = partial(Catalogue, environ=environ, lock=disguised(registry))
     monkeypatch.setattr("legation.host.launch.Catalogue", made)
-    async with asyncio.timeout(110), open_talk(tmp_path, request) as opened:
+    async with asyncio.timeout(110), open_session_client(tmp_path, request) as opened:
         yield opened
 
 
-async def test_a_missing_agent_is_installed_with_the_session(talk: Talk, registry: LocalRegistry) -> None:
+async def test_a_missing_agent_is_installed_with_the_session(
+    talk: SessionClient, registry: LocalRegistry
+) -> None:
     before = (await talk.call("GET", "/v1/agents/codex-acp")).json()
     assert (before["installed"], before["wantedVersion"]) == (False, "7.0.0")
     await talk.created("s", agent="codex-acp", agentVersion="7.0.0")
@@ -51,7 +53,7 @@ async def test_a_missing_agent_is_installed_with_the_session(talk: Talk, registr
     assert answer["artifacts"][0]["version"] == "7.0.0"
 
 
-async def test_the_keys_of_the_server_are_for_its_first_workspace_alone(talk: Talk) -> None:
+async def test_the_keys_of_the_server_are_for_its_first_workspace_alone(talk: SessionClient) -> None:
     theirs = await talk.rig.bearer(talk.rig.people["stranger"], workspace=talk.rig.other)
     body = {"agent": "codex-acp"}
     assert (await talk.call("POST", "/v1/sessions/s", body, theirs)).status_code == 200
@@ -68,7 +70,7 @@ async def test_the_keys_of_the_server_are_for_its_first_workspace_alone(talk: Ta
 
 
 async def test_an_agent_that_does_not_arrive_is_told_and_leaves_no_session(
-    talk: Talk, registry: LocalRegistry
+    talk: SessionClient, registry: LocalRegistry
 ) -> None:
     registry.files.clear()
     answer = await talk.create("s", agent="codex-acp")
@@ -78,7 +80,7 @@ async def test_an_agent_that_does_not_arrive_is_told_and_leaves_no_session(
     assert not (talk.rig.services.settings.data_dir / "work/local/s").exists()
 
 
-async def test_installing_again_fetches_again(talk: Talk, registry: LocalRegistry) -> None:
+async def test_installing_again_fetches_again(talk: SessionClient, registry: LocalRegistry) -> None:
     assert (await talk.call("POST", "/v1/agents/codex-acp/install", {})).json()["already_installed"] is False
     asked = len(registry.asked)
     answer = await talk.call("POST", "/v1/agents/codex-acp/install", {"reinstall": True})

@@ -9,8 +9,8 @@ from typing import Any
 import httpx2
 import msgspec
 import pytest
-from tests.cli.running import Running, running
-from tests.server.sessions.talk import LIMIT, Talk, open_talk, script
+from tests.cli.server_process import Running, running
+from tests.server.sessions.session_client import LIMIT, SessionClient, open_session_client, script
 
 from legation.host.options import SessionMeta
 from legation.host.session import Session
@@ -121,7 +121,7 @@ async def test_one_that_is_given_up_when_it_is_about_to_stand_is_whole(
     """A server that stops gives up whatever it is asked for."""
     real = getattr(Session, method)
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             principal = await talk.rig.principal(talk.rig.people["owner"])
             new = msgspec.convert({"agent": "mirror", "mcp": MCP}, NewSession)
             creating = asyncio.create_task(talk.rig.services.sessions.create(principal, "s", new))
@@ -135,14 +135,14 @@ async def test_one_that_is_given_up_when_it_is_about_to_stand_is_whole(
                 await creating
             monkeypatch.setattr(Session, method, real)
             assert (await talk.info("s"))["status"] == "active"
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             said = await talk.reflected("s")
             assert said["mcpServers"][0]["env"] == [{"name": "KEY", "value": "secret-of-mcp"}]
             assert Path(said["cwd"]).is_dir()
 
 
 async def test_one_that_a_client_of_acp_gives_up_when_it_stands_is_seen_everywhere(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Session.keep
 

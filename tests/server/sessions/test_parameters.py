@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server.sessions.talk import Talk
+from tests.server.sessions.session_client import SessionClient
 
 from legation.host.requests.services import SessionFiles
 from legation.store.forbidden import ForbiddenPlaces
@@ -25,7 +25,7 @@ def wrong(answer: Any, status: int) -> str:
 # directory
 
 
-async def test_a_session_works_in_its_directory(talk: Talk) -> None:
+async def test_a_session_works_in_its_directory(talk: SessionClient) -> None:
     (talk.work / "repo").mkdir()
     await talk.created("s", agent="mirror", directory=str(talk.work / "repo"))
     said = await talk.reflected("s")
@@ -33,7 +33,7 @@ async def test_a_session_works_in_its_directory(talk: Talk) -> None:
     assert (await talk.info("s"))["directory"] == str(talk.work / "repo")
 
 
-async def test_without_a_directory_it_has_a_folder_of_its_own(talk: Talk) -> None:
+async def test_without_a_directory_it_has_a_folder_of_its_own(talk: SessionClient) -> None:
     for name in ("a", "b"):
         await talk.created(name, agent="mirror")
     places = [Path((await talk.reflected(name))["where"]) for name in ("a", "b")]
@@ -43,7 +43,7 @@ async def test_without_a_directory_it_has_a_folder_of_its_own(talk: Talk) -> Non
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o000])
-async def test_every_folder_in_the_data_folder_is_its_owners_alone(talk: Talk, umask: int) -> None:
+async def test_every_folder_in_the_data_folder_is_its_owners_alone(talk: SessionClient, umask: int) -> None:
     """Also those that are made for an agent or a caller, in a folder that Legation made for the session."""
     services, data = talk.rig.services, talk.rig.services.settings.data_dir
     before = os.umask(umask)
@@ -71,7 +71,7 @@ async def test_every_folder_in_the_data_folder_is_its_owners_alone(talk: Talk, u
     )
 
 
-async def test_in_a_folder_that_others_may_enter_new_ones_are_as_usual(talk: Talk) -> None:
+async def test_in_a_folder_that_others_may_enter_new_ones_are_as_usual(talk: SessionClient) -> None:
     (talk.work / "repo").mkdir()
     (talk.work / "repo").chmod(0o755)
     before = os.umask(0o022)
@@ -83,7 +83,7 @@ async def test_in_a_folder_that_others_may_enter_new_ones_are_as_usual(talk: Tal
     assert {(talk.work / "repo" / name).stat().st_mode & 0o777 for name in ("new", "new/deep")} == {0o755}
 
 
-async def test_a_directory_outside_or_not_there_is_refused(talk: Talk, tmp_path: Path) -> None:
+async def test_a_directory_outside_or_not_there_is_refused(talk: SessionClient, tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (talk.work / "link").symlink_to(tmp_path / "outside")
     (talk.work / "file").write_text("")
@@ -115,27 +115,27 @@ async def test_a_directory_outside_or_not_there_is_refused(talk: Talk, tmp_path:
         ({"agentMode": "Default"}, "default"),
     ],
 )
-async def test_a_mode_is_set_in_the_agent(talk: Talk, asked: dict[str, str], mode: str) -> None:
+async def test_a_mode_is_set_in_the_agent(talk: SessionClient, asked: dict[str, str], mode: str) -> None:
     native = (await talk.created("s", **asked))["nativeSessionId"]
     assert talk.agent_state(native)["mode"] == mode
     [told] = await talk.events("s", "setup-facts")
     assert told["modes"]["currentModeId"] == mode
 
 
-async def test_modes_that_are_options_and_modes_of_the_agents_own(talk: Talk) -> None:
+async def test_modes_that_are_options_and_modes_of_the_agents_own(talk: SessionClient) -> None:
     await talk.created("s", agent="mirror", agentMode="docs")
     assert (await talk.reflected("s"))["chosen"]["mode"] == "docs"
     assert (await talk.info("s"))["agentMode"] == "docs"
 
 
-async def test_a_mode_that_there_is_not_names_those_that_can_be_chosen(talk: Talk) -> None:
+async def test_a_mode_that_there_is_not_names_those_that_can_be_chosen(talk: SessionClient) -> None:
     answer = await talk.create("s", agentMode="dance")
     assert "choose from build, plan, default" in wrong(answer, 400)
     listed = (await talk.call("GET", "/v1/agents/rehearsal/modes")).json()["modes"]
     assert answer.json()["data"] == {"type": "mode_not_supported", "offered": [each["id"] for each in listed]}
 
 
-async def test_a_mode_in_which_the_agent_does_not_ask_is_refused(talk: Talk) -> None:
+async def test_a_mode_in_which_the_agent_does_not_ask_is_refused(talk: SessionClient) -> None:
     wrong(await talk.create("s", agentMode="bypass"), 403)
     wrong(await talk.create("s", agent="mirror", agentMode="yolo"), 403)
     assert (await talk.call("GET", "/v1/sessions")).json()["sessions"] == []
@@ -144,7 +144,7 @@ async def test_a_mode_in_which_the_agent_does_not_ask_is_refused(talk: Talk) -> 
 # model, variant
 
 
-async def test_model_and_variant_are_set_in_the_agent(talk: Talk) -> None:
+async def test_model_and_variant_are_set_in_the_agent(talk: SessionClient) -> None:
     native = (await talk.created("r", model="rehearsal-terse"))["nativeSessionId"]
     assert talk.agent_state(native)["model"] == "rehearsal-terse"
     await talk.created("s", agent="mirror", model="large", variant="high")
@@ -153,7 +153,7 @@ async def test_model_and_variant_are_set_in_the_agent(talk: Talk) -> None:
     assert (info["model"], info["variant"]) == ("large", "high")
 
 
-async def test_a_model_that_there_is_not_names_those_there_are(talk: Talk) -> None:
+async def test_a_model_that_there_is_not_names_those_there_are(talk: SessionClient) -> None:
     assert "rehearsal-steady, rehearsal-terse" in wrong(await talk.create("s", model="none"), 400)
     wrong(await talk.create("s", variant="high"), 422)  # the rehearsal agent has none
 
@@ -161,7 +161,7 @@ async def test_a_model_that_there_is_not_names_those_there_are(talk: Talk) -> No
 # in mid-session
 
 
-async def test_all_of_it_changes_in_mid_session(talk: Talk) -> None:
+async def test_all_of_it_changes_in_mid_session(talk: SessionClient) -> None:
     native = (await talk.created("s"))["nativeSessionId"]
     change = {"agentMode": "plan", "model": "rehearsal-terse", "title": "Another"}
     answer = await talk.call("PATCH", "/v1/sessions/s", change)
@@ -175,7 +175,7 @@ async def test_all_of_it_changes_in_mid_session(talk: Talk) -> None:
     assert (await talk.reflected("m"))["chosen"] == {"model": "small", "effort": "high", "mode": "plan"}
 
 
-async def test_it_changes_while_a_turn_runs(talk: Talk) -> None:
+async def test_it_changes_while_a_turn_runs(talk: SessionClient) -> None:
     native = (await talk.created("s"))["nativeSessionId"]
     await talk.send("s", "say one", "stall 60", "say two")
     await talk.until("s", "agent-message-chunk")
@@ -184,7 +184,7 @@ async def test_it_changes_while_a_turn_runs(talk: Talk) -> None:
     assert talk.agent_state(native)["model"] == "rehearsal-terse"
 
 
-async def test_a_change_that_is_refused_changes_nothing(talk: Talk) -> None:
+async def test_a_change_that_is_refused_changes_nothing(talk: SessionClient) -> None:
     await talk.created("s")
     before = await talk.info("s")
     for change, status in (
@@ -207,7 +207,7 @@ MCP: dict[str, dict[str, object]] = {
 
 
 async def test_the_agent_gets_its_mcp_servers_and_nobody_else_their_secrets(
-    talk: Talk, caplog: pytest.LogCaptureFixture
+    talk: SessionClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     await talk.created("s", agent="mirror", mcp=MCP)
     said = await talk.reflected("s")
@@ -235,14 +235,14 @@ async def test_the_agent_gets_its_mcp_servers_and_nobody_else_their_secrets(
     assert SECRET not in repr(await talk.rig.rows("select * from vault_bundle"))
 
 
-async def test_secrets_are_destroyed_with_the_session(talk: Talk) -> None:
+async def test_secrets_are_destroyed_with_the_session(talk: SessionClient) -> None:
     await talk.created("s", agent="mirror", mcp=MCP)
     assert len(await talk.rig.rows("select * from vault_bundle")) == 1
     await talk.call("POST", "/v1/sessions/s/terminate")
     assert await talk.rig.rows("select * from vault_bundle") == []
 
 
-async def test_mcp_servers_that_cannot_be_are_refused(talk: Talk) -> None:
+async def test_mcp_servers_that_cannot_be_are_refused(talk: SessionClient) -> None:
     for given, status in (
         ({"a": {"type": "local", "command": []}}, 400),
         ({"a": {"type": "remote", "url": "file:///etc/passwd"}}, 400),
@@ -270,13 +270,13 @@ async def test_mcp_servers_that_cannot_be_are_refused(talk: Talk) -> None:
     ],
 )
 async def test_what_would_send_variables_of_the_server_elsewhere_is_refused_with_its_reason(
-    talk: Talk, said: dict[str, object]
+    talk: SessionClient, said: dict[str, object]
 ) -> None:
     remote = {"type": "remote", "url": "https://x.example", **said}
     assert "variables of the server" in wrong(await talk.create("s", mcp={"a": remote}), 400)
 
 
-async def test_what_says_that_there_is_none_of_it_is_taken(talk: Talk) -> None:
+async def test_what_says_that_there_is_none_of_it_is_taken(talk: SessionClient) -> None:
     """Clients write what they have no value for as null, as the original's schema allows."""
     nothing: dict[str, object] = {
         "bearerTokenEnvVar": None,
@@ -304,7 +304,7 @@ def local(source: Path, **more: object) -> dict[str, object]:
     return {"sources": [{"type": "local", "source": str(source), **more}]}
 
 
-async def test_skills_are_where_agents_look_for_them(talk: Talk, tmp_path: Path) -> None:
+async def test_skills_are_where_agents_look_for_them(talk: SessionClient, tmp_path: Path) -> None:
     source, repo = talk.work / "library", talk.work / "repo"
     skill(source / "skills", "one")
     skill(source / "skills", "two")
@@ -322,7 +322,7 @@ async def test_skills_are_where_agents_look_for_them(talk: Talk, tmp_path: Path)
     assert (await talk.info("t"))["skills"] == ["two"]
 
 
-async def test_a_skill_that_stands_there_is_left_as_it_is(talk: Talk) -> None:
+async def test_a_skill_that_stands_there_is_left_as_it_is(talk: SessionClient) -> None:
     source, repo = talk.work / "library", talk.work / "repo"
     skill(source, "one")
     theirs = repo / ".claude/skills/one"
@@ -333,7 +333,7 @@ async def test_a_skill_that_stands_there_is_left_as_it_is(talk: Talk) -> None:
     assert (repo / ".agents/skills/one/SKILL.md").read_text() == "# one"
 
 
-async def test_skills_from_elsewhere_are_refused(talk: Talk, tmp_path: Path) -> None:
+async def test_skills_from_elsewhere_are_refused(talk: SessionClient, tmp_path: Path) -> None:
     skill(tmp_path / "outside", "one")
     skill(talk.work / "library", "one")
     (talk.work / "repo").mkdir()
@@ -357,7 +357,7 @@ async def test_skills_from_elsewhere_are_refused(talk: Talk, tmp_path: Path) -> 
 # attachments, title, version
 
 
-async def test_attachments_are_links_to_files_of_the_session(talk: Talk) -> None:
+async def test_attachments_are_links_to_files_of_the_session(talk: SessionClient) -> None:
     (talk.work / "a b.png").write_bytes(b"png")
     (talk.work / "notes").write_text("notes")
     await talk.created("s", agent="mirror", directory=str(talk.work))
@@ -381,7 +381,7 @@ async def test_attachments_are_links_to_files_of_the_session(talk: Talk) -> None
     ]
 
 
-async def test_attachments_from_elsewhere_are_refused(talk: Talk, tmp_path: Path) -> None:
+async def test_attachments_from_elsewhere_are_refused(talk: SessionClient, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (talk.work / "repo").mkdir()
     (talk.work / "repo/link").symlink_to(tmp_path / "secret")
@@ -393,7 +393,7 @@ async def test_attachments_from_elsewhere_are_refused(talk: Talk, tmp_path: Path
     assert await talk.events("s", "prompt-started") == []
 
 
-async def test_the_alias_and_the_agents_version(talk: Talk) -> None:
+async def test_the_alias_and_the_agents_version(talk: SessionClient) -> None:
     await talk.created("s", agent="mock")
     assert (await talk.info("s"))["agent"] == "rehearsal"
     wrong(await talk.create("t", agentVersion="0.0.0"), 400)

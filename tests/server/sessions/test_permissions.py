@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.server.rig import BOTH
-from tests.server.sessions.talk import LIMIT, Talk, open_talk
+from tests.server.sessions.session_client import LIMIT, SessionClient, open_session_client
 
 from legation.errors import SessionClosed
 from legation.server.sessions.approvals import SessionApprovals
@@ -19,12 +19,12 @@ PENDING = "select id from approval where status = 'pending'"
 
 
 @pytest.fixture(params=BOTH)
-async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Talk]:
-    async with asyncio.timeout(110), open_talk(tmp_path, request, request.param) as made:
+async def talk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SessionClient]:
+    async with asyncio.timeout(110), open_session_client(tmp_path, request, request.param) as made:
         yield made
 
 
-async def finished(talk: Talk, session: str) -> None:
+async def finished(talk: SessionClient, session: str) -> None:
     """The running turn is over."""
     turns = len(await talk.events(session, "prompt-started"))
     seen = 0
@@ -34,20 +34,20 @@ async def finished(talk: Talk, session: str) -> None:
         seen += 1
 
 
-async def answers(talk: Talk, session: str) -> list[tuple[str, str]]:
+async def answers(talk: SessionClient, session: str) -> list[tuple[str, str]]:
     found = await talk.events(session, "permission-answered")
     return [(each["outcome"], each["by"].partition(":")[0]) for each in found]
 
 
-def written(talk: Talk, name: str) -> bool:
+def written(talk: SessionClient, name: str) -> bool:
     return (talk.work / name).is_file()
 
 
-async def opened(talk: Talk, session: str = "s", **body: Any) -> None:
+async def opened(talk: SessionClient, session: str = "s", **body: Any) -> None:
     await talk.created(session, directory=str(talk.work), **body)
 
 
-async def test_once_lets_one_call_pass(talk: Talk) -> None:
+async def test_once_lets_one_call_pass(talk: SessionClient) -> None:
     await opened(talk)
     permission = await talk.asked("s", "ask write a.txt x", "ask write b.txt x")
     assert (await talk.reply("s", permission, "once")).status_code == 204
@@ -60,7 +60,7 @@ async def test_once_lets_one_call_pass(talk: Talk) -> None:
     assert await answers(talk, "s") == [("approved", "token"), ("denied", "token")]
 
 
-async def test_a_permission_and_its_approval_say_the_same_end(talk: Talk) -> None:
+async def test_a_permission_and_its_approval_say_the_same_end(talk: SessionClient) -> None:
     await opened(talk)
     permission = await talk.asked("s", "ask write a.txt x")
     assert (await talk.reply("s", permission, "reject")).status_code == 204
@@ -85,7 +85,7 @@ rules:
 
 @pytest.mark.parametrize("step", ["ask write link/a.txt x", "ask run case a in a) make publish;; esac"])
 async def test_they_do_where_a_link_or_the_parser_leads_to_a_rule_with_less_time(
-    talk: Talk, step: str, tmp_path: Path
+    talk: SessionClient, step: str, tmp_path: Path
 ) -> None:
     (tmp_path / "policy.yaml").write_text(LOOKED_UP)
     policies = talk.rig.services.door.policies
@@ -103,7 +103,7 @@ async def test_they_do_where_a_link_or_the_parser_leads_to_a_rule_with_less_time
     assert asked["expiresAt"] == row["expires_at"] == asked["askedAt"] + 300_000
 
 
-async def test_always_lets_the_same_tool_pass_in_this_session_only(talk: Talk) -> None:
+async def test_always_lets_the_same_tool_pass_in_this_session_only(talk: SessionClient) -> None:
     await opened(talk)
     await opened(talk, "other")
     permission = await talk.asked("s", "ask write a.txt x", "ask write b.txt x")
@@ -119,7 +119,7 @@ async def test_always_lets_the_same_tool_pass_in_this_session_only(talk: Talk) -
     assert not written(talk, "d.txt")
 
 
-async def all_asked(talk: Talk, session: str, *names: str) -> dict[str, str]:
+async def all_asked(talk: SessionClient, session: str, *names: str) -> dict[str, str]:
     """Permissions that an agent waits for at the same time, by the name of the file."""
     await talk.created(session, agent="mirror", directory=str(talk.work))
     answer = await talk.call(
@@ -135,14 +135,14 @@ async def all_asked(talk: Talk, session: str, *names: str) -> dict[str, str]:
     return found
 
 
-async def pending(talk: Talk, *permissions: str) -> None:
+async def pending(talk: SessionClient, *permissions: str) -> None:
     """The session says that it asks before the door has written it down: until then a grant would count at once."""
     async with asyncio.timeout(LIMIT):
         while not {row["id"] for row in await talk.rig.rows(PENDING)}.issuperset(permissions):
             await asyncio.sleep(0.005)
 
 
-async def test_always_lets_pass_what_waits_already_in_this_session_only(talk: Talk) -> None:
+async def test_always_lets_pass_what_waits_already_in_this_session_only(talk: SessionClient) -> None:
     asked = await all_asked(talk, "s", "a.txt", "b.txt", "c.txt")
     other = await all_asked(talk, "other", "d.txt")
     assert (await talk.reply("s", asked["b.txt"], "always")).status_code == 204
@@ -157,7 +157,7 @@ async def test_always_lets_pass_what_waits_already_in_this_session_only(talk: Ta
     assert (await talk.reply("other", other["d.txt"], "reject")).status_code == 204
 
 
-async def test_always_lifts_no_deny(talk: Talk) -> None:
+async def test_always_lifts_no_deny(talk: SessionClient) -> None:
     await opened(talk)
     permission = await talk.asked("s", "ask write a.txt x")
     await talk.reply("s", permission, "always")
@@ -167,7 +167,7 @@ async def test_always_lifts_no_deny(talk: Talk) -> None:
     assert (await answers(talk, "s"))[-1] == ("denied", "policy")
 
 
-async def test_the_first_answer_stands(talk: Talk) -> None:
+async def test_the_first_answer_stands(talk: SessionClient) -> None:
     await opened(talk)
     permission = await talk.asked("s", "ask write a.txt x")
     replies = [await talk.reply("s", permission, reply) for reply in ("reject", "once", "always")]
@@ -177,7 +177,7 @@ async def test_the_first_answer_stands(talk: Talk) -> None:
     assert await talk.rig.rows("select * from approval_grant") == []
 
 
-async def test_who_may_answer(talk: Talk) -> None:
+async def test_who_may_answer(talk: SessionClient) -> None:
     """A supervisor what is left to supervisors, and nothing for ever; an operator nothing at all."""
     rig = talk.rig
     supervisor = await rig.bearer(rig.people["owner"], "read", "approve", kind="supervisor")
@@ -193,7 +193,7 @@ async def test_who_may_answer(talk: Talk) -> None:
     assert (await talk.reply("s", for_people["id"], "reject")).status_code == 204
 
 
-async def test_a_permission_of_another_session_is_not_found(talk: Talk) -> None:
+async def test_a_permission_of_another_session_is_not_found(talk: SessionClient) -> None:
     await opened(talk)
     await opened(talk, "other")
     permission = await talk.asked("s", "ask write a.txt x")
@@ -204,7 +204,7 @@ async def test_a_permission_of_another_session_is_not_found(talk: Talk) -> None:
 # Modes.
 
 
-async def test_accept_edits_lets_edits_pass_and_asks_for_the_rest(talk: Talk) -> None:
+async def test_accept_edits_lets_edits_pass_and_asks_for_the_rest(talk: SessionClient) -> None:
     await opened(talk, permissionMode="acceptEdits")
     assert (await talk.info("s"))["permissionMode"] == "acceptEdits"
     await talk.played("s", "ask write a.txt x")
@@ -212,7 +212,7 @@ async def test_accept_edits_lets_edits_pass_and_asks_for_the_rest(talk: Talk) ->
     await talk.asked("s", "ask run false")
 
 
-async def test_bypass_lets_all_pass_but_what_is_denied(talk: Talk) -> None:
+async def test_bypass_lets_all_pass_but_what_is_denied(talk: SessionClient) -> None:
     await opened(talk, permissionMode="bypass")
     await talk.played(
         "s", "ask write a.txt x", "ask run touch b.txt", "ask something", "ask write forbidden.txt x"
@@ -226,7 +226,7 @@ async def test_bypass_lets_all_pass_but_what_is_denied(talk: Talk) -> None:
     await talk.asked("other", "ask write c.txt x")
 
 
-async def test_a_mode_can_be_left_and_entered(talk: Talk) -> None:
+async def test_a_mode_can_be_left_and_entered(talk: SessionClient) -> None:
     await opened(talk, permissionMode="bypass")
     operator = await talk.rig.bearer(talk.rig.people["operator"])
     for mode, status in (("default", 200), ("bypass", 403), ("acceptEdits", 403)):
@@ -242,7 +242,7 @@ async def test_a_mode_can_be_left_and_entered(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("mode", ["acceptEdits", "bypass"])
-async def test_a_mode_that_is_entered_lets_pass_what_waits_already(talk: Talk, mode: str) -> None:
+async def test_a_mode_that_is_entered_lets_pass_what_waits_already(talk: SessionClient, mode: str) -> None:
     await opened(talk)
     await pending(talk, await talk.asked("s", "ask write a.txt x"))
     assert (await talk.call("PATCH", "/v1/sessions/s", {"permissionMode": mode})).status_code == 200
@@ -251,7 +251,7 @@ async def test_a_mode_that_is_entered_lets_pass_what_waits_already(talk: Talk, m
     assert await answers(talk, "s") == [("approved", "grant")]
 
 
-async def test_a_grant_lets_pass_what_waits_already(talk: Talk) -> None:
+async def test_a_grant_lets_pass_what_waits_already(talk: SessionClient) -> None:
     await opened(talk)
     await pending(talk, await talk.asked("s", "ask write a.txt x"))
     given = {"agent": "rehearsal", "tools": "*", "duration": 60}
@@ -261,7 +261,7 @@ async def test_a_grant_lets_pass_what_waits_already(talk: Talk) -> None:
     assert await answers(talk, "s") == [("approved", "grant")]
 
 
-async def test_changes_at_once_leave_no_grant_that_nobody_can_withdraw(talk: Talk) -> None:
+async def test_changes_at_once_leave_no_grant_that_nobody_can_withdraw(talk: SessionClient) -> None:
     await opened(talk)
 
     async def change(**body: str) -> None:
@@ -278,7 +278,7 @@ async def test_changes_at_once_leave_no_grant_that_nobody_can_withdraw(talk: Tal
     await talk.asked("s", "ask write a.txt x")
 
 
-async def test_a_mode_that_lets_calls_pass_takes_a_person(talk: Talk) -> None:
+async def test_a_mode_that_lets_calls_pass_takes_a_person(talk: SessionClient) -> None:
     operator = await talk.rig.bearer(talk.rig.people["operator"])
     for mode in ("bypass", "acceptEdits"):
         body = {"agent": "rehearsal", "permissionMode": mode}
@@ -286,7 +286,7 @@ async def test_a_mode_that_lets_calls_pass_takes_a_person(talk: Talk) -> None:
     assert (await talk.call("GET", "/v1/sessions")).json()["sessions"] == []
 
 
-async def test_what_was_granted_ends_with_the_session(talk: Talk) -> None:
+async def test_what_was_granted_ends_with_the_session(talk: SessionClient) -> None:
     await opened(talk, permissionMode="bypass")
     await talk.call("POST", "/v1/sessions/s/terminate")
     [row] = await talk.rig.rows("select revoked_at, session_id from approval_grant")
@@ -294,7 +294,7 @@ async def test_what_was_granted_ends_with_the_session(talk: Talk) -> None:
     assert row["revoked_at"] is not None
 
 
-async def test_a_mode_that_comes_too_late_is_not_granted_to_a_session_that_ended(talk: Talk) -> None:
+async def test_a_mode_that_comes_too_late_is_not_granted_to_a_session_that_ended(talk: SessionClient) -> None:
     """It was open when the change began."""
     await opened(talk)
     services = talk.rig.services

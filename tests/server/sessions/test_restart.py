@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import httpx2
 import pytest
-from tests.cli.running import Running, running
-from tests.server.sessions.talk import LIMIT, open_talk, script
+from tests.cli.server_process import Running, running
+from tests.server.sessions.session_client import LIMIT, open_session_client, script
 
 from legation.proc.tree import process
 
@@ -25,7 +25,7 @@ async def test_after_a_restart_sessions_are_listed_and_the_next_message_goes_on(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     async with asyncio.timeout(110):
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             await talk.created("r", title="Kept", model="rehearsal-terse", permissionMode="bypass")
             await talk.created("m", agent="mirror", mcp=MCP, variant="high", agentMode="docs")
             await talk.created("over")
@@ -35,7 +35,7 @@ async def test_after_a_restart_sessions_are_listed_and_the_next_message_goes_on(
                 each["sessionId"]: each
                 for each in (await talk.call("GET", "/v1/sessions")).json()["sessions"]
             }
-        async with open_talk(tmp_path, request) as talk:
+        async with open_session_client(tmp_path, request) as talk:
             after = {
                 each["sessionId"]: each
                 for each in (await talk.call("GET", "/v1/sessions")).json()["sessions"]

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.server.sessions.talk import LIMIT, Talk
+from tests.server.sessions.session_client import LIMIT, SessionClient
 
 from legation.proc.tree import process
 
@@ -12,14 +12,14 @@ pytestmark = pytest.mark.heavy
 REST = 1800.0  # seconds, by default
 
 
-async def until_status(talk: Talk, session: str, status: str) -> None:
+async def until_status(talk: SessionClient, session: str, status: str) -> None:
     async with asyncio.timeout(LIMIT):
         while (await talk.info(session))["status"] != status:
             talk.rig.clock.advance(60)
             await asyncio.sleep(0.02)
 
 
-async def test_an_idle_agent_is_stopped_and_the_next_message_goes_on(talk: Talk) -> None:
+async def test_an_idle_agent_is_stopped_and_the_next_message_goes_on(talk: SessionClient) -> None:
     await talk.created("idle")
     await talk.send("idle", "say one")
     first, _ = await talk.until("idle", "prompt-finished")
@@ -36,7 +36,7 @@ async def test_an_idle_agent_is_stopped_and_the_next_message_goes_on(talk: Talk)
     assert (await talk.info("idle"))["status"] == "active"
 
 
-async def test_an_agent_in_a_turn_or_without_a_memory_is_left_alone(talk: Talk) -> None:
+async def test_an_agent_in_a_turn_or_without_a_memory_is_left_alone(talk: SessionClient) -> None:
     await talk.created("busy")
     await talk.send("busy", "say-and-stall working")
     await talk.until("busy", "agent-message-chunk")

@@ -1,7 +1,7 @@
 """A session from its creation to its end, with a real rehearsal agent."""
 
 import pytest
-from tests.server.sessions.talk import Talk
+from tests.server.sessions.session_client import SessionClient
 
 from legation.host.options import SessionMeta
 from legation.server.sessions.record import Details, SessionRecord
@@ -11,7 +11,7 @@ from legation.wire.universal.shapes import Metadata
 pytestmark = pytest.mark.heavy
 
 
-async def test_a_session_is_made_spoken_to_listed_and_ended(talk: Talk) -> None:
+async def test_a_session_is_made_spoken_to_listed_and_ended(talk: SessionClient) -> None:
     made = await talk.created("first", title="The first")
     assert made["healthy"] is True
     assert made["nativeSessionId"].startswith("reh-")
@@ -35,7 +35,7 @@ async def test_a_session_is_made_spoken_to_listed_and_ended(talk: Talk) -> None:
     assert refused.status_code == 410
 
 
-async def test_the_list_comes_in_pages_where_that_is_asked_for(talk: Talk) -> None:
+async def test_the_list_comes_in_pages_where_that_is_asked_for(talk: SessionClient) -> None:
     """Also beside sessions that come and go: one that is there all the time is on one page, once."""
     names = [f"n{number}" for number in range(7)]
     for name in names:
@@ -78,12 +78,12 @@ async def test_the_list_comes_in_pages_where_that_is_asked_for(talk: Talk) -> No
         "cursor=YS5i",
     ],
 )
-async def test_a_page_that_cannot_be_is_refused(talk: Talk, query: str) -> None:
+async def test_a_page_that_cannot_be_is_refused(talk: SessionClient, query: str) -> None:
     answer = await talk.call("GET", f"/v1/sessions?{query}")
     assert (answer.status_code, answer.json()["code"]) == (400, "legation/invalid-params")
 
 
-async def test_a_page_costs_what_is_on_it(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_costs_what_is_on_it(talk: SessionClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many sessions there are."""
     for number in range(200):
         await put_on_record(talk, f"n{number}", number, load=number == 199)
@@ -110,7 +110,7 @@ async def test_a_page_costs_what_is_on_it(talk: Talk, monkeypatch: pytest.Monkey
     assert len(set(seen)) == 7  # and whether there is one behind
 
 
-async def put_on_record(talk: Talk, name: str, created_at: int, *, load: bool = True) -> None:
+async def put_on_record(talk: SessionClient, name: str, created_at: int, *, load: bool = True) -> None:
     """A session that no agent has."""
     given = Metadata("rehearsal")
     details = Details(agent="rehearsal", given=given, created_at=created_at, updated_at=1)

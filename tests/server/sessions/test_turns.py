@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.host.rig import of_type, rig, until_type
 from tests.host.test_storage import Disk
-from tests.server.sessions.talk import LIMIT, Talk, script
+from tests.server.sessions.session_client import LIMIT, SessionClient, script
 
 from legation.errors import StorageFailed
 from legation.host.session import Session
@@ -23,7 +23,7 @@ from legation.wire.universal.shapes import Metadata
 pytestmark = pytest.mark.heavy
 
 
-async def test_messages_are_taken_in_their_order(talk: Talk) -> None:
+async def test_messages_are_taken_in_their_order(talk: SessionClient) -> None:
     await talk.created("s")
     for word in ("one", "two", "three", "four"):
         await talk.send("s", f"say {word}")
@@ -37,7 +37,7 @@ async def test_messages_are_taken_in_their_order(talk: Talk) -> None:
 
 
 async def test_a_message_that_is_sent_again_by_its_id_is_played_once_and_ids_are_the_sessions_own(
-    talk: Talk,
+    talk: SessionClient,
 ) -> None:
     for session in ("s", "t"):
         await talk.created(session)
@@ -58,7 +58,7 @@ async def test_a_message_that_is_sent_again_by_its_id_is_played_once_and_ids_are
         assert (await talk.call("POST", "/v1/sessions/s/messages", body)).status_code == 400
 
 
-async def test_a_message_may_be_as_long_as_all_that_wait(talk: Talk) -> None:
+async def test_a_message_may_be_as_long_as_all_that_wait(talk: SessionClient) -> None:
     """sandbox-agent takes 2 MB; a diff from a pipe is soon longer than what other bodies may be."""
     await talk.created("s")
     padding = "# " + "x" * (MOST_QUEUED_SIZE - 1000)
@@ -70,7 +70,7 @@ async def test_a_message_may_be_as_long_as_all_that_wait(talk: Talk) -> None:
         assert (refused.status_code, refused.json()["data"]["limit"]) == (413, MOST_QUEUED_SIZE)
 
 
-async def test_no_more_messages_wait_than_may(talk: Talk) -> None:
+async def test_no_more_messages_wait_than_may(talk: SessionClient) -> None:
     await talk.created("s")
     await talk.send("s", "stall 60")
     await talk.until("s", "prompt-started")
@@ -84,7 +84,7 @@ async def test_no_more_messages_wait_than_may(talk: Talk) -> None:
     assert len(await talk.events("s", "prompt-started")) == 1
 
 
-async def test_a_turn_is_cancelled_and_the_session_goes_on(talk: Talk) -> None:
+async def test_a_turn_is_cancelled_and_the_session_goes_on(talk: SessionClient) -> None:
     await talk.created("s")
     await talk.send("s", "say before", "stall 60", "say after")
     await talk.until("s", "agent-message-chunk")
@@ -96,7 +96,7 @@ async def test_a_turn_is_cancelled_and_the_session_goes_on(talk: Talk) -> None:
     assert (await talk.call("POST", "/v1/sessions/s/cancel")).status_code == 204  # without a turn: nothing
 
 
-async def test_a_turn_is_cancelled_while_it_waits_for_a_permission(talk: Talk) -> None:
+async def test_a_turn_is_cancelled_while_it_waits_for_a_permission(talk: SessionClient) -> None:
     await talk.created("s")
     permission = await talk.asked("s", "ask write a.txt x", "say after")
     await talk.call("POST", "/v1/sessions/s/cancel")
@@ -110,7 +110,7 @@ async def test_a_turn_is_cancelled_while_it_waits_for_a_permission(talk: Talk) -
     assert (await talk.played("s", "say next"))["stopReason"] == "end_turn"
 
 
-async def test_a_crash_says_how_it_ended_and_the_next_message_works(talk: Talk) -> None:
+async def test_a_crash_says_how_it_ended_and_the_next_message_works(talk: SessionClient) -> None:
     native = (await talk.created("s"))["nativeSessionId"]
     ended = await talk.played("s", "say before", "stderr 300", "crash 3", "say after")
     assert ended["error"] is not None
@@ -134,7 +134,7 @@ async def test_a_crash_says_how_it_ended_and_the_next_message_works(talk: Talk) 
 
 @pytest.mark.parametrize("asked", [{"agentMode": "plan"}, {"permissionMode": "plan"}])
 async def test_an_agent_that_has_left_its_plan_does_not_plan_again_after_a_crash(
-    talk: Talk, asked: dict[str, str]
+    talk: SessionClient, asked: dict[str, str]
 ) -> None:
     native = (await talk.created("s", **asked))["nativeSessionId"]
     assert talk.agent_state(native)["mode"] == "plan"
@@ -147,7 +147,7 @@ async def test_an_agent_that_has_left_its_plan_does_not_plan_again_after_a_crash
     assert (info["agentMode"], info["permissionMode"]) == ("build", "default")
 
 
-async def test_an_agent_that_is_killed_while_idle_comes_back(talk: Talk) -> None:
+async def test_an_agent_that_is_killed_while_idle_comes_back(talk: SessionClient) -> None:
     await talk.created("s")
     await talk.send("s", "late x", "kill-self KILL")
     await talk.until("s", "session-status", where=lambda status: status["status"] == "disconnected")
@@ -155,7 +155,7 @@ async def test_an_agent_that_is_killed_while_idle_comes_back(talk: Talk) -> None
     assert (await talk.heard("s")).endswith("back")
 
 
-async def test_a_message_that_no_agent_can_get_is_told_with_why(talk: Talk) -> None:
+async def test_a_message_that_no_agent_can_get_is_told_with_why(talk: SessionClient) -> None:
     """An agent that can neither resume nor load."""
     await talk.created("s", agent="forgetful")
     host = await talk.rig.services.hosts.host()
@@ -165,7 +165,7 @@ async def test_a_message_that_no_agent_can_get_is_told_with_why(talk: Talk) -> N
     assert (await talk.info("s"))["busy"] is False
 
 
-async def test_an_agent_without_resume_loads(talk: Talk) -> None:
+async def test_an_agent_without_resume_loads(talk: SessionClient) -> None:
     await talk.created("s", agent="loading", mcp={"a": {"type": "local", "command": "a", "env": {"K": "v"}}})
     host = await talk.rig.services.hosts.host()
     await host.dispose_agent(str(host.session("s").agent_id))
@@ -174,7 +174,7 @@ async def test_an_agent_without_resume_loads(talk: Talk) -> None:
     assert said["mcpServers"][0]["env"] == [{"name": "K", "value": "v"}]
 
 
-async def test_two_sessions_work_at_once(talk: Talk) -> None:
+async def test_two_sessions_work_at_once(talk: SessionClient) -> None:
     for name in ("a", "b"):
         await talk.created(name)
         await talk.send(name, f"say {name} waits", "ask run false")
@@ -190,12 +190,12 @@ async def test_two_sessions_work_at_once(talk: Talk) -> None:
     assert [await talk.heard(name) for name in ("a", "b")] == ["a waits", "b waits"]
 
 
-async def lose_agent(talk: Talk) -> None:
+async def lose_agent(talk: SessionClient) -> None:
     host = await talk.rig.services.hosts.host()
     await host.dispose_agent(str(host.session("s").agent_id))
 
 
-async def test_a_turn_is_cancelled_while_its_agent_starts(talk: Talk) -> None:
+async def test_a_turn_is_cancelled_while_its_agent_starts(talk: SessionClient) -> None:
     await talk.created("s")
     await lose_agent(talk)
     await talk.send("s", "stall 60")
@@ -205,7 +205,7 @@ async def test_a_turn_is_cancelled_while_its_agent_starts(talk: Talk) -> None:
     assert (await talk.played("s", "say next"))["stopReason"] == "end_turn"
 
 
-async def test_a_session_is_terminated_while_its_agent_starts(talk: Talk) -> None:
+async def test_a_session_is_terminated_while_its_agent_starts(talk: SessionClient) -> None:
     await talk.created("s")
     await lose_agent(talk)
     await talk.send("s", "stall 60")
@@ -218,7 +218,7 @@ async def test_a_session_is_terminated_while_its_agent_starts(talk: Talk) -> Non
             await asyncio.sleep(0.02)
 
 
-async def test_the_file_routes_know_the_folders_of_a_session(talk: Talk) -> None:
+async def test_the_file_routes_know_the_folders_of_a_session(talk: SessionClient) -> None:
     (talk.work / "repo").mkdir()
     (talk.work / "repo/a.txt").write_text("a")
     await talk.created("s", directory=str(talk.work / "repo"))
@@ -227,7 +227,7 @@ async def test_the_file_routes_know_the_folders_of_a_session(talk: Talk) -> None
     assert (await talk.call("GET", "/v1/fs/entries?sessionId=none")).status_code == 404
 
 
-async def test_terminate_leaves_no_process(talk: Talk) -> None:
+async def test_terminate_leaves_no_process(talk: SessionClient) -> None:
     """Not even of a tree that ignores signals and has left its group, and of a turn that does not heed a cancel."""
     await talk.created("s")
     await talk.send("s", "spawn-tree ignore-signals hold", "ignore-signals", "stall-hard 600")
@@ -246,7 +246,7 @@ async def test_terminate_leaves_no_process(talk: Talk) -> None:
     assert (await talk.create("s")).status_code == 409  # its name stays its own
 
 
-async def test_only_a_turn_that_runs_can_be_steered_and_only_where_the_agent_can(talk: Talk) -> None:
+async def test_only_a_turn_that_runs_can_be_steered_and_only_where_the_agent_can(talk: SessionClient) -> None:
     await talk.created("s")
     steer = "/v1/sessions/s/steer"
     answer = await talk.call("POST", steer, {"message": "left"})

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.agents.moody import QWEN, VIBE, moody
-from tests.agents.scripted import PRELUDE
-from tests.server.sessions.talk import Talk, open_talk
+from tests.agents.bytes_agent import PRELUDE
+from tests.agents.modes_agent import QWEN, VIBE, moody
+from tests.server.sessions.session_client import SessionClient, open_session_client
 
 pytestmark = pytest.mark.heavy
 
@@ -23,7 +23,7 @@ AGENTS = {
 
 
 @pytest.fixture
-async def at(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Talk]:
+async def at(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[SessionClient]:
     stanzas = []
     for name, (agent, more) in AGENTS.items():
         (tmp_path / f"{name}.py").write_text(PRELUDE + agent)
@@ -31,17 +31,17 @@ async def at(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Ta
         stanzas.append(f'[agents.{name}]\ncommand = "{sys.executable}"\nargs = {argv}\n{more}')
     agents = tmp_path / "moody.toml"
     agents.write_text("".join(stanzas))
-    async with open_talk(tmp_path, request, agents=agents) as talk:
+    async with open_session_client(tmp_path, request, agents=agents) as talk:
         yield talk
 
 
-async def say(talk: Talk) -> None:
+async def say(talk: SessionClient) -> None:
     answer = await talk.call("POST", "/v1/sessions/s/messages", {"message": "go"})
     assert answer.status_code == 204, answer.text
 
 
 @pytest.mark.parametrize("agent", ["qwen", "vibe", "own"])
-async def test_a_session_works_in_a_mode_in_which_its_agent_asks(agent: str, at: Talk) -> None:
+async def test_a_session_works_in_a_mode_in_which_its_agent_asks(agent: str, at: SessionClient) -> None:
     await at.created("s", agent=agent, directory=str(at.work))
     await say(at)
     _, asked = await at.until("s", "permission-asked")
@@ -51,7 +51,7 @@ async def test_a_session_works_in_a_mode_in_which_its_agent_asks(agent: str, at:
     assert not (at.work / "out.txt").exists()
 
 
-async def test_it_asks_again_when_its_agent_was_stopped_and_comes_back(at: Talk) -> None:
+async def test_it_asks_again_when_its_agent_was_stopped_and_comes_back(at: SessionClient) -> None:
     await at.created("s", agent="returns", directory=str(at.work))
     host = await at.rig.services.hosts.host("local")
     await host.dispose_agent(host.session("s").agent_id or "")
@@ -61,7 +61,7 @@ async def test_it_asks_again_when_its_agent_was_stopped_and_comes_back(at: Talk)
     await at.reply("s", asked["id"], "reject")
 
 
-async def test_what_was_done_unasked_ends_the_turn_and_is_on_the_trace(at: Talk) -> None:
+async def test_what_was_done_unasked_ends_the_turn_and_is_on_the_trace(at: SessionClient) -> None:
     await at.created("s", agent="none", directory=str(at.work))
     await say(at)
     _, effect = await at.until("s", "unasked-effect")
@@ -73,7 +73,7 @@ async def test_what_was_done_unasked_ends_the_turn_and_is_on_the_trace(at: Talk)
     assert {each["tool"] for each in found} == {"edit", "switch_mode"}
 
 
-async def test_a_mode_that_the_owner_calls_unasking_is_neither_chosen_nor_listed(at: Talk) -> None:
+async def test_a_mode_that_the_owner_calls_unasking_is_neither_chosen_nor_listed(at: SessionClient) -> None:
     refused = await at.create("s", agent="own", agentMode="turbo", directory=str(at.work))
     assert refused.status_code == 403
     listed = (await at.call("GET", "/v1/agents/own/modes")).json()["modes"]

@@ -2,7 +2,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.server.streaming.session_events import (
+from tests.server.streaming.events_server import (
     SESSION,
     Server,
     serving,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.server.stream_client import LIMIT, ask, frames, get
 from tests.server.stream_server import serving
-from tests.server.streaming.session_events import SCHEMAS, SESSION, Server, drafts
+from tests.server.streaming.events_server import SCHEMAS, SESSION, Server, drafts
 from tests.wire.universal.logs import ACTIVE, chunk
 
 from legation.clock import SystemClock

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.server.streaming.session_events import FACTS, drafts, whole_fold
+from tests.server.streaming.events_server import FACTS, drafts, whole_fold
 from tests.wire.universal.logs import ACTIVE, Entry, asked, block, call, change, chunk, output, turn
 
 from legation.clock import SystemClock

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.server.stream_client import LIMIT, frames, get
-from tests.server.streaming.session_events import (
+from tests.server.streaming.events_server import (
     SCHEMAS,
     SESSION,
     Server,

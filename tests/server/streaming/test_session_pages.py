@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.server.streaming.session_events import (
+from tests.server.streaming.events_server import (
     SCHEMAS,
     SESSION,
     Server,

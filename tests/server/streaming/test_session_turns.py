@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.server.stream_client import LIMIT, frames
-from tests.server.streaming.session_events import (
+from tests.server.streaming.events_server import (
     A_TURN,
     FACTS,
     SCHEMAS,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.approvals.office import NOW, Office
+from tests.approvals.installation import NOW, Installation
 from tests.postgres import EMPTY
 from tests.store.database.databases import BOTH, make
 from tests.store.installation import add_workspaces, new_sealer
@@ -45,8 +45,8 @@ async def test_approvals_of_before_the_door_are_kept_and_usable(
         await database.transact(_run, PENDING)
         applied = await database.migrate()
         assert [migration.number for migration in applied] == list(range(3, len(newest) + 1))
-        office = Office(database, new_sealer())
+        installation = Installation(database, new_sealer())
         kept = await database.read(get, "local", "apr_old")
         assert (kept.status, kept.editable) == ("pending", False)
-        answered = await office.answer(kept)
+        answered = await installation.answer(kept)
         assert answered.status == "approved"

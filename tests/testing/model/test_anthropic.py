@@ -1,7 +1,7 @@
 """What is sent, checked against the shape that the real endpoint documents."""
 
 import pytest
-from tests.testing.model.client import Answer, ask, send
+from tests.testing.model.model_client import Answer, ask, send
 
 from legation.testing.model import (
     AnthropicWire,

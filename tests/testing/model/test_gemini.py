@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.testing.model.client import Answer, send
+from tests.testing.model.model_client import Answer, send
 
 from legation.testing.model import (
     GeminiWire,

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 from tests import real_agents
-from tests.testing.model import one_shot
+from tests.testing.model import real_one_shot
 
 from legation.testing.model import EditFile, ReadFile, RunShell, ScriptedModel, Text, WriteFile
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 
-AGENTS: dict[str, one_shot.Prepare] = {
-    "claude": one_shot.claude,
-    "codex": one_shot.codex,
-    "codex-code-mode": one_shot.codex_code_mode,
-    "opencode": one_shot.opencode,
+AGENTS: dict[str, real_one_shot.Prepare] = {
+    "claude": real_one_shot.claude,
+    "codex": real_one_shot.codex,
+    "codex-code-mode": real_one_shot.codex_code_mode,
+    "opencode": real_one_shot.opencode,
 }
 
 
@@ -27,7 +27,7 @@ async def test_a_script_that_names_no_tool_drives(name: str, tmp_path: Path) -> 
         model.call(EditFile("a.txt", "one\n", "two\n"))
         model.reply(Text("And a copy."), RunShell("cp a.txt b.txt"))
         model.say("All done.")
-        said = await one_shot.shoot(AGENTS[name], model, tmp_path, "Write, read, edit, copy.")
+        said = await real_one_shot.shoot(AGENTS[name], model, tmp_path, "Write, read, edit, copy.")
         results = [result for request in model.requests for result in request.tool_results]
     assert "All done." in said
     assert (tmp_path / "work" / "b.txt").read_text().split() == ["two"]

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.testing.model.client import Answer, send
+from tests.testing.model.model_client import Answer, send
 
 from legation.testing.model import (
     Pause,

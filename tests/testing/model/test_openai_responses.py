@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.testing.model.client import Answer, send
+from tests.testing.model.model_client import Answer, send
 
 from legation.testing.model import (
     Pause,

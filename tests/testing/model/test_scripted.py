@@ -4,7 +4,7 @@ import http.client
 import json
 
 import pytest
-from tests.testing.model.client import WAIT, ask, body, open_stream, send
+from tests.testing.model.model_client import WAIT, ask, body, open_stream, send
 
 from legation.testing.model import ModelRequest, ScriptedModel, ScriptMismatch, Text, ToolCall
 

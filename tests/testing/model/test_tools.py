@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.testing.model.client import ask, send
+from tests.testing.model.model_client import ask, send
 
 from legation.testing.model import (
     AskUser,

@@ -1,4 +1,4 @@
-"""A program that owns processes and never ends by itself: `python -m tests.server.processes.owner <folder>`."""
+"""A program that owns processes and never ends by itself: `python -m tests.server.processes.owner_to_kill <folder>`."""
 
 import asyncio
 import sys

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
-from tests.cli.cli import LIMIT, environment
+from tests.cli.command import LIMIT, environment
 
 from legation.wire.api.server import ServerFile
 

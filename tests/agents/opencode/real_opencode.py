@@ -64,8 +64,8 @@ class People:
 
 
 @dataclass
-class Seat:
-    kitchen: Kitchen
+class OpencodeSession:
+    opencode_at_work: RealOpencode
     mark: str
     work: Path
     session: Session
@@ -75,10 +75,10 @@ class Seat:
         return await self.session.prompt((Prompt(text=f"{text} {self.mark}"), *more))
 
     async def choose_mode(self, mode: str) -> None:
-        await self.kitchen.host.set_mode(self.session.id, mode)
+        await self.opencode_at_work.host.set_mode(self.session.id, mode)
 
     async def choose(self, option: str, value: str) -> None:
-        await self.kitchen.host.set_config_option(self.session.id, option, value)
+        await self.opencode_at_work.host.set_config_option(self.session.id, option, value)
 
     async def said(self, type_: str = "agent-message-chunk") -> str:
         chunks = await self.updates(type_)
@@ -95,15 +95,15 @@ class Seat:
         return found
 
     def requests(self) -> list[ModelRequest]:
-        return [each for each in self.kitchen.model.requests if each.mentions(self.mark)]
+        return [each for each in self.opencode_at_work.model.requests if each.mentions(self.mark)]
 
     @property
     def asked(self) -> list[Ask]:
-        return [each for each in self.kitchen.people.asked if each.session_id == self.session.id]
+        return [each for each in self.opencode_at_work.people.asked if each.session_id == self.session.id]
 
 
 @dataclass
-class Kitchen:
+class RealOpencode:
     host: AcpHost
     model: ScriptedModel
     place: Path
@@ -131,7 +131,7 @@ class Kitchen:
     @asynccontextmanager
     async def seat(
         self, *, approver: Approver | None = None, mcp: tuple[McpServer, ...] = ()
-    ) -> AsyncIterator[Seat]:
+    ) -> AsyncIterator[OpencodeSession]:
         self._seats += 1
         work = self.place / "work" / f"seat-{self._seats}"
         work.mkdir(parents=True)
@@ -145,7 +145,7 @@ class Kitchen:
         mark = f"[seat {self._seats}]"
         script = self.model.when(mark)
         try:
-            yield Seat(self, mark, work, session, script)
+            yield OpencodeSession(self, mark, work, session, script)
         finally:
             await self.host.dispose_agent(agent.agent_id)
 
@@ -174,9 +174,9 @@ def provider(url: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def open_kitchen(
+async def open_opencode(
     program: str | tuple[str, ...], place: Path, *, env: dict[str, str] | None = None, **options: Any
-) -> AsyncIterator[Kitchen]:
+) -> AsyncIterator[RealOpencode]:
     """An agent without a session keeps the server up from test to test."""
     people = People()
     made = HostOptions(
@@ -194,6 +194,6 @@ async def open_kitchen(
         AcpHost(made, log=log) as host,
     ):
         argv = (program,) if isinstance(program, str) else program
-        kitchen = Kitchen(host, model, place, argv, env or {}, people)
-        await host.spawn_agent(kitchen.definition())
-        yield kitchen
+        opencode_at_work = RealOpencode(host, model, place, argv, env or {}, people)
+        await host.spawn_agent(opencode_at_work.definition())
+        yield opencode_at_work

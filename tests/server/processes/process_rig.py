@@ -57,7 +57,7 @@ class Recorded:
 
 
 @dataclass
-class Bench:
+class ProcessRig:
     rig: Rig
     processes: Processes
     recorded: Recorded
@@ -149,9 +149,9 @@ async def serving(app: object, **options: Any) -> AsyncIterator[tuple[UvicornSer
 
 
 @asynccontextmanager
-async def open_bench(
+async def open_process_rig(
     folder: Path, request: pytest.FixtureRequest, *, enabled: bool = True, websockets: bool = True
-) -> AsyncIterator[Bench]:
+) -> AsyncIterator[ProcessRig]:
     work, data = folder / "work", folder / "data"
     work.mkdir()
     recorded, children = Recorded(), data / "children"
@@ -177,5 +177,5 @@ async def open_bench(
                 eve = await rig.bearer(rig.people["stranger"], workspace=rig.other)
                 client = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=ada, timeout=LIMIT)
                 async with client:
-                    yield Bench(rig, processes, recorded, work, children, port, ada, eve, client, server)
+                    yield ProcessRig(rig, processes, recorded, work, children, port, ada, eve, client, server)
     assert list(children.glob("*.child")) == []

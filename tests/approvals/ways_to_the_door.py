@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from tests.approvals.doors import Counter, open_door
 from tests.approvals.doors import Rig as DoorRig
-from tests.approvals.office import SERVER, open_office
+from tests.approvals.installation import SERVER, open_installation
 from tests.server.rig import RigClock, bearer, open_rig
 from tests.store.database.databases import Either
 
@@ -158,15 +158,15 @@ class Answering:
 async def _at_a_door(folder: Path, policy: str) -> AsyncIterator[tuple[DoorRig, Answering]]:
     answering = Answering()
     async with MemoryDatabase() as database:
-        office = await open_office(cast(Either, database))
+        installation = await open_installation(cast(Either, database))
         habits: dict[str, Any] = {"supervisor_wait_ms": 0, "notify": answering.notify}
-        async with open_door(office, folder, policy, **habits) as rig:
+        async with open_door(installation, folder, policy, **habits) as rig:
             yield rig, answering
 
 
 async def _exported(rig: DoorRig) -> list[bytes]:
-    office = rig.office
-    return [line async for line in lines(office.database, office.sealer, "local", SERVER)]
+    installation = rig.installation
+    return [line async for line in lines(installation.database, installation.sealer, "local", SERVER)]
 
 
 def _considered(found: Considered) -> tuple[object, ...]:

@@ -71,7 +71,7 @@ def proposal(action: Action | None = None, **given: Any) -> Proposal:
 
 
 @dataclass
-class Office:
+class Installation:
     database: Either
     sealer: Sealer
     ledger: Ledger = field(init=False)
@@ -126,10 +126,10 @@ def raw(text: str) -> Transaction[Rows]:
     return (yield query())
 
 
-async def open_office(database: Either) -> Office:
+async def open_installation(database: Either) -> Installation:
     await add_workspaces(database)
     await add_asker(database, AGENT.id)
-    return Office(database, new_sealer())
+    return Installation(database, new_sealer())
 
 
 async def add_asker(database: Database, token: str, workspace: str = "local") -> None:

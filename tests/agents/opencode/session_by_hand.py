@@ -35,7 +35,7 @@ ASK = PermissionRule(permission="*", pattern="*", action="ask")
 
 
 @dataclass
-class Bench:
+class SessionByHand:
     """Everybody at once: the host, its people, and the server's HTTP side."""
 
     said: list[SessionUpdate] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Bench:
         self.sent.append((path.rpartition("/session/")[2] if "session" in path else path, body))
 
     @property
-    def api(self) -> Bench:
+    def api(self) -> SessionByHand:
         return self
 
     def texts(self, kind: str) -> str:
@@ -106,7 +106,7 @@ def _plain(update: SessionUpdate) -> dict[str, Any]:
     return plain
 
 
-def make_session(bench: Bench, session_id: str) -> OpenCodeSession:
+def make_session(bench: SessionByHand, session_id: str) -> OpenCodeSession:
     info = SessionInfo(id=session_id, directory="/w", title="", time=SessionTime(created=0, updated=0))
     model = OpenCodeModel(id="m", name="m", limit=ModelLimit(context=1000))
     providers = Providers(providers=(ProviderInfo(id="p", name="p", models={"m": model}),), default={})

@@ -46,7 +46,7 @@ def patch(text: str) -> ToolCall:
 
 
 @dataclass
-class Desk:
+class RealCodex:
     made: Rig
     model: ScriptedModel
     definition: AgentDefinition
@@ -68,7 +68,7 @@ class Desk:
         return session.agent
 
 
-async def open_with(at: Desk, server: McpServer) -> Session:
+async def open_with(at: RealCodex, server: McpServer) -> Session:
     agent = await at.made.host.spawn_agent(at.definition)
     opened = await at.made.host.create_session(
         agent.agent_id, cwd=at.work, session_id=new_id("ses"), mcp_servers=(server,)
@@ -105,7 +105,7 @@ def payload(event: Event) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def desk(codex: Path, place: Path, *arguments: str, **options: Any) -> AsyncIterator[Desk]:
+async def real_codex(codex: Path, place: Path, *arguments: str, **options: Any) -> AsyncIterator[RealCodex]:
     """`options` are the host's. Unless told otherwise the hand decides."""
     hand = Hand()
     options.setdefault("approver", hand)
@@ -120,4 +120,4 @@ async def desk(codex: Path, place: Path, *arguments: str, **options: Any) -> Asy
             env=env,
             driver="codex",
         )
-        yield Desk(made, model, definition, hand)
+        yield RealCodex(made, model, definition, hand)

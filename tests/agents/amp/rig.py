@@ -30,7 +30,7 @@ from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import Draft
 
 WAIT = 30.0  # seconds, the test's patience
-STANDIN = Path(__file__).with_name("standin.py")
+STANDIN = Path(__file__).with_name("stand_in_agent.py")
 Object = dict[str, object]
 
 
@@ -100,7 +100,7 @@ async def nobody(_: Object) -> RequestPermissionResponse:
 
 
 @dataclass
-class Desk:
+class Rig:
     agent: AmpAgent
     box: Box
     work: Path
@@ -128,7 +128,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(
+async def rig(
     place: Path,
     *,
     argv: tuple[str, ...] = (),
@@ -136,7 +136,7 @@ async def desk(
     trusts: bool = False,
     launcher: Launcher | None = None,
     answer: Callable[[Object], Awaitable[RequestPermissionResponse]] | None = allow,
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[Rig]:
     work, home, tmp = place / "work", place / "home", place / "tmp"
     for folder in (work, home, tmp):
         folder.mkdir(exist_ok=True)
@@ -161,7 +161,7 @@ async def desk(
             trusts=lambda _: trusts,
         )
     )
-    made = Desk(agent, box, work, home, tmp)
+    made = Rig(agent, box, work, home, tmp)
     try:
         await agent.initialize(ClientCapabilities(), WAIT)
         yield made

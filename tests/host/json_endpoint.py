@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from tests.agents.scripted import scripted
+from tests.agents.bytes_agent import scripted
 from tests.host.rig import LIMIT, definition_of
 
 from legation.host.endpoint import HostEndpoint, create_host_endpoint

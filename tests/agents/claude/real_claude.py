@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.agents.desk import QUIET, Desk
+from tests.agents.real_claude_acp import QUIET, RealAgent
 from tests.host.rig import definition_of, rig
 
 from legation.host.options import AgentDefinition
@@ -28,11 +28,11 @@ def definition(
 
 
 @asynccontextmanager
-async def claude_desk(
+async def real_claude(
     program: str, place: Path, *, env: dict[str, str] | None = None, **options: Any
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[RealAgent]:
     """`options` are the host's."""
     async with ScriptedModel() as model, rig(place, **options) as made:
         defined = definition(program, place, model, env)
         session = await made.open((await made.host.spawn_agent(defined)).agent_id)
-        yield Desk(made, model, defined, session)
+        yield RealAgent(made, model, defined, session)

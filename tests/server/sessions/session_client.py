@@ -41,7 +41,7 @@ MIRRORS = {
 
 
 def _stanza(name: str, *args: str) -> str:
-    argv = [str(Path(__file__).with_name("mirror.py")), *args]
+    argv = [str(Path(__file__).with_name("mirror_agent.py")), *args]
     return f"[agents.{name}]\ncommand = {sys.executable!r}\nargs = {argv!r}\n"
 
 
@@ -50,7 +50,7 @@ def script(*steps: str) -> str:
 
 
 @dataclass
-class Talk:
+class SessionClient:
     rig: Rig
     work: Path  # what is served
     headers: dict[str, str]
@@ -140,9 +140,9 @@ class Talk:
 
 
 @asynccontextmanager
-async def open_talk(
+async def open_session_client(
     place: Path, request: pytest.FixtureRequest, dialect: str = "sqlite", **flags: object
-) -> AsyncIterator[Talk]:
+) -> AsyncIterator[SessionClient]:
     policy, work = place / "policy.yaml", place / "work"
     policy.write_text(POLICY)
     work.mkdir(exist_ok=True)
@@ -150,4 +150,4 @@ async def open_talk(
     agents.write_text("".join(_stanza(name, *args) for name, args in MIRRORS.items()))
     chosen = {"policy": policy, "folders": [str(work)], "agents": agents, **flags}
     async with open_rig(dialect, place / "data", request, **chosen) as rig:
-        yield Talk(rig, work, await rig.bearer(rig.people["owner"]))
+        yield SessionClient(rig, work, await rig.bearer(rig.people["owner"]))

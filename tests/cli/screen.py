@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.cli.cli import LIMIT, environment
+from tests.cli.command import LIMIT, environment
 from tests.client.canned_door import TOKEN, CannedServer
 
 from legation.cli.approvals_watch import ENTER, LEAVE

@@ -28,7 +28,7 @@ QUIET = {
 
 
 @dataclass
-class Desk:
+class RealAgent:
     made: Rig
     model: ScriptedModel
     definition: AgentDefinition
@@ -70,13 +70,13 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(
+async def real_claude_acp(
     argv: tuple[str, ...], place: Path, *, env: dict[str, str] | None = None, **options: Any
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[RealAgent]:
     """`options` are the host's."""
     async with ScriptedModel() as model, rig(place, **options) as made:
         passed = {**QUIET, "ANTHROPIC_BASE_URL": model.url, **model.proxy_variables(), **(env or {})}
         environment = child_environment(passed, home=place / "home", tmp=place / "tmp")
         definition = definition_of(Command(argv, made.work, environment, "claude-agent-acp"))
         session = await made.open((await made.host.spawn_agent(definition)).agent_id)
-        yield Desk(made, model, definition, session)
+        yield RealAgent(made, model, definition, session)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from tests.cli.cli import legation
+from tests.cli.command import legation
 from tests.client.canned_door import TOKEN, CannedServer
 
 Command = Callable[..., CompletedProcess[str]]

@@ -1,4 +1,4 @@
-"""Makes a recording small: `python -m tests.agents.opencode.cut recording.jsonl > small.jsonl`.
+"""Makes a recording small: `python -m tests.agents.opencode.cut_recording recording.jsonl > small.jsonl`.
 
 Of a transcript (lines `{"dir": "in" | "sse" | ..., "msg": ...}`) only what a session's replay needs is kept: prompts,
 aborts, and events; no snapshots, no addresses, no long texts.
