@@ -9,7 +9,7 @@ import pytest
 from tests.gateway.backend import Backend
 from tests.gateway.backend import backend as open_backend
 from tests.server.rig import BOTH, bearer
-from tests.server.tool_calls import POLICY, Calls, open_calls
+from tests.server.tools.tool_calls import POLICY, Calls, open_calls
 
 from legation.approvals.upkeep import EXPIRE_EVERY
 

@@ -172,3 +172,18 @@ def _after_reset(log: Sequence[Event]) -> None:
         for one in (project, project_messages):
             suffix = one(log[resets[-1] :])
             assert suffix == one(log)[-len(suffix) :]
+
+
+def types(found: list[dict[str, Any]]) -> list[str]:
+    return [event["type"] for event in found]
+
+
+def only(found: list[dict[str, Any]], type_: str) -> dict[str, Any]:
+    (event,) = (each for each in found if each["type"] == type_)
+    data: dict[str, Any] = event["data"]
+    return data
+
+
+def completed(found: list[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
+    items = [each["data"]["item"] for each in found if each["type"] == "item.completed"]
+    return [item for item in items if not kinds or item["kind"] in kinds]
