@@ -47,6 +47,7 @@ from legation.store.datafolder import (
     restore_prefix,
 )
 from legation.store.files import FolderLock, sync_folder
+from legation.tasks import in_thread
 
 if TYPE_CHECKING:
     from legation.secret import Secret
@@ -110,7 +111,7 @@ async def archive(
             yield piece
     finally:
         os.close(reading)  # ends the maker, too
-        await asyncio.shield(asyncio.to_thread(maker.join))
+        await in_thread(maker.join)
     if outcome:
         raise StorageFailed(f"cannot back up {folder}: {outcome[0]}; free some space there") from outcome[0]
 

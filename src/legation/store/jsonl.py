@@ -9,7 +9,6 @@ then the events are appended. It is there as soon as the last of them is; if not
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,7 +37,6 @@ from legation.store.backend import (
 from legation.store.files import FolderLock, owner_alive
 from legation.wire.events import Event
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 OPEN_FILES = 128  # streams of which the file is kept open: a share of what a process may have
 READ_BYTES = 512 * 1024
 POLL = 0.1  # seconds between looks at a file that somebody else writes
@@ -146,7 +144,7 @@ class JsonlBackend:
             for op in merge_appends(ops):
                 self._apply(op)
         except OSError as error:
-            remedy = "free some space" if error.errno in _NO_ROOM else "check the folder"
+            remedy = "free some space" if error.errno in files.NO_ROOM else "check the folder"
             raise StorageFailed(f"cannot write to {self._folder}: {error.strerror}; {remedy}") from error
 
     def _apply(self, op: Op) -> None:

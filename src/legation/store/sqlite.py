@@ -40,9 +40,8 @@ VERSION = 4
 DISK_PAGE = 32 * 1024  # SQLite's own unit: bodies are long, and small units cost a system call each
 AT_ONCE = 100  # pages in one statement
 KNOWN_STREAMS = 10_000  # whose heads are remembered
-SCRUB_LIMIT = (
-    200  # milliseconds that a deletion waits for readers, so that it leaves nothing in the write-ahead log
-)
+# Milliseconds that a deletion waits for readers, so that it leaves nothing in the write-ahead log.
+SCRUB_LIMIT = 200
 PAGE_BYTES = 128 * 1024  # a reader that starts in the middle of a page decodes at most this much in vain
 
 _SCHEMA = """
@@ -87,15 +86,10 @@ _MIGRATIONS = {
     4: "",
 }
 
-_LOOKUP = "select name, workspace, state, first_seq, head, meta, earlier from stream where name = ?"
-_STREAMS = (
-    "select name, workspace, state, first_seq, head, meta, earlier from stream"
-    " where state <> 'deleted' order by id"
-)
-_DELETED = (
-    "select name, workspace, state, first_seq, head, meta, earlier from stream"
-    " where state = 'deleted' order by id"
-)
+_INFOS = "select name, workspace, state, first_seq, head, meta, earlier from stream"
+_LOOKUP = f"{_INFOS} where name = ?"
+_STREAMS = f"{_INFOS} where state <> 'deleted' order by id"
+_DELETED = f"{_INFOS} where state = 'deleted' order by id"
 _CREATE = """insert into stream (name, workspace, state, first_seq, head, meta) values (?, ?, 'open', 1, 0, x'7b7d')
   on conflict (name) do nothing"""
 _HEAD = "select id, head from stream where name = ?"

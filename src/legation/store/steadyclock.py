@@ -13,7 +13,6 @@ INV-K4  A jump of more than `JUMP_MS`, either way, is reported once.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -22,6 +21,7 @@ from typing import Final, TypeAlias
 from legation.clock import Clock
 from legation.errors import LegationError
 from legation.store.database.transaction import Database, Queries, Transaction, only
+from legation.tasks import TaskSet
 
 MARK_EVERY: Final = 30.0  # seconds between two marks: what a clock set back during a restart can regain
 JUMP_MS: Final = 3_600_000
@@ -90,12 +90,12 @@ async def steady(database: Database, wall: Clock, report: Report) -> AsyncIterat
     """For as long as the block lasts; it owns the task that keeps the mark."""
     clock = SteadyClock(wall, await database.transact(_raise_mark, wall.now_ms()))
     _tell(clock, report)
-    task = asyncio.create_task(_keep_again(clock, database, report), name="legation-clock")
+    tasks = TaskSet("legation-clock")
+    tasks.start(_keep_again(clock, database, report))
     try:
         yield clock
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await tasks.close()
         with suppress(LegationError):  # a mark that is half a minute old will do
             await clock.keep(database)
 

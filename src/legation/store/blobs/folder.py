@@ -19,7 +19,7 @@ from typing import Final, Self
 from legation.errors import Conflict, NotFound, StorageFailed
 from legation.store.blobs.base import BlobInfo, Content, LinkSigner, check_key, check_prefix, read_all
 from legation.store.datafolder import make_folder
-from legation.store.files import CREATE, READ, open_below
+from legation.store.files import CREATE, NO_ROOM, READ, open_below
 from legation.tasks import in_thread
 
 CHUNK: Final = 1024 * 1024  # bytes for each trip to a thread
@@ -27,7 +27,6 @@ TEMPORARY: Final = ".incoming"  # no key begins with a dot
 # A folder that became empty is removed, maybe just as another file is put into it: that one tries again.
 PLACE_ATTEMPTS: Final = 20
 
-_NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NO_FILE: Final = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
 _ABSENT: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _Level = list[BlobInfo | tuple[str, ...]]  # what stands right in one folder
@@ -321,7 +320,7 @@ def _told(what: str, *but: type[OSError]) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, but):
             raise
-        remedy = "make room on its disk" if error.errno in _NO_ROOM else "check the folder and its disk"
+        remedy = "make room on its disk" if error.errno in NO_ROOM else "check the folder and its disk"
         raise StorageFailed(f"cannot {what}: {error.strerror}; {remedy}") from error
 
 

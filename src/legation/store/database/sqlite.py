@@ -34,6 +34,7 @@ from legation.store.database.transaction import (
 )
 from legation.store.files import FolderLock
 from legation.store.sqlitefile import SameFile, connect
+from legation.tasks import in_thread
 
 MAX_GROUP: Final = 256  # transactions in one commit
 FAILED_REST: Final = 10.0  # seconds after a failure: a small write may fit where a real one did not
@@ -93,9 +94,11 @@ class SqliteDatabase:
     async def __aexit__(self, *_: object) -> None:
         self._open = False
         self._queue.put(None)
-        await asyncio.shield(asyncio.to_thread(self._thread.join))
-        self._readers.shutdown()
-        self._release()
+        try:
+            await in_thread(self._thread.join)
+        finally:
+            self._readers.shutdown()
+            self._release()
 
     def _connect(self) -> sqlite3.Connection:
         connection = connect(self.path)
