@@ -161,7 +161,7 @@ def _place(path: Path, folder: Path) -> str:
 
 
 def forget_broken_backups(folder: Path) -> None:
-    """Delete what a killed server left of a backup: copies of what may have been destroyed since. Only for the folder's owner."""
+    """Delete what a killed server left of a backup: copies of what may be destroyed by now. Only for the folder's owner."""
     for copies in folder.glob(f"{COPIES}*"):
         shutil.rmtree(copies, ignore_errors=True)
 
@@ -488,8 +488,8 @@ def _check_databases(copy: Path, fresh: Path) -> None:
 
 
 def _check_keys(copy: Path, fresh: Path, known_keys: Collection[str] | None) -> None:
-    """Refuse a copy that is sealed with keys that are not here. Where nothing is sealed, the key of today will do: the note of
-    the key of then is taken out."""
+    """Refuse a copy that is sealed with keys that are not here. Where nothing is sealed, the key of today will do:
+    the note of the key of then is taken out."""
     if not (fresh / DATABASE).exists():
         return
     with closing(sqlite3.connect(fresh / DATABASE)) as connection:

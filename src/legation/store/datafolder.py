@@ -36,8 +36,8 @@ def make_folder(path: Path) -> None:
 
 
 def new_mode(above: int | Path) -> int:
-    """The mode of a folder that is made in this one for an agent or a caller: as usual, but its owner's alone where that is, as
-    in the data folder, whatever the umask."""
+    """The mode of a folder that is made in this one for an agent or a caller: as usual, but its owner's alone where
+    that is, as in the data folder, whatever the umask."""
     return 0o777 if stat.S_IMODE(os.stat(above).st_mode) & 0o077 else _OWN  # noqa: PTH116 - of a descriptor, too
 
 

@@ -56,7 +56,7 @@ class ForbiddenPlaces:
 
     @classmethod
     def in_force(cls, settings: Settings, environ: Mapping[str, str]) -> ForbiddenPlaces:
-        """The places of a server: a caller who has a file opened must not decide by it what agents may do, nor what the server is."""
+        """The places of a server: no caller decides by a file that it has opened what agents may do or what the server is."""
         named = (
             config_file(environ),
             settings.policy,

@@ -101,7 +101,7 @@ def sort_of(name: str) -> Sort | None:
 
 
 def looks_like(text: str) -> Sort | None:
-    """The sort that a text under a name that says nothing could be: a path, a command or an address; None where none of it."""
+    """The sort that a text under a name that says nothing could be: a path, a command, an address; or None."""
     text = text.strip()  # many a tool does so
     if _URL_LOOKS.fullmatch(text):
         return "url"

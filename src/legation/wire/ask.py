@@ -75,8 +75,8 @@ class Approver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An approver's findings about an ask before it is told to anybody: `expires_at` is when there will be no answer any more,
-    in epoch milliseconds, None where it cannot tell. `decide` goes on from there, with the ask as it was told."""
+    """An approver's findings about an ask before it is told to anybody: `expires_at` is when there will be no answer
+    any more, in epoch milliseconds, None where it cannot tell. `decide` goes on from there, with the ask as it was told."""
 
     expires_at: int | None
     decide: Callable[[Ask], Awaitable[Decision]]

@@ -1,4 +1,4 @@
-"""Event types of Legation's own, on the streams of a session, a host, a server and a workspace's approvals; diagnostics among them."""
+"""Event types of Legation's own: on the streams of a session, of a host, of a server and of approvals; diagnostics."""
 
 import re
 from collections.abc import Mapping

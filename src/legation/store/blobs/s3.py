@@ -149,7 +149,7 @@ class S3Blobs:
             )
 
     async def _put_if_absent(self, counted: _Counted, attributes: dict[str, str]) -> None:
-        """Store it only if there is none. With a server that does not heed the condition, two at the same moment can both succeed."""
+        """Store it if there is none. Where the server ignores the condition, two at the same moment can both succeed."""
         from obstore.exceptions import AlreadyExistsError
 
         key = counted.key

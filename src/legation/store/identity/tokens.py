@@ -87,7 +87,7 @@ def revoke_of(workspace: str, user: str, now_ms: int) -> Transaction[int]:
 
 
 def principal_of(hash: bytes, now_ms: int) -> Transaction[Principal | None]:  # noqa: A002
-    """The principal that a token stands for now. None tells nothing of why: unknown, revoked, expired, or its maker is gone."""
+    """The principal that a token stands for now; None if it is unknown, revoked or expired, or its maker is gone."""
     row = only((yield SQL.token_by_hash(hash=hash)))
     return None if row is None else _principal(row, now_ms)
 

@@ -204,7 +204,7 @@ def rotate_key_file(path: Path) -> Key:
 
 
 def renew_key_file(path: Path) -> None:
-    """As `rotate_file`, with a new cookie key: every sign-in and every signed link ends. The pepper stays, for with another
+    """As `rotate_key_file`, with a new cookie key: every sign-in and every signed link ends. The pepper stays, for with another
     no token would be known; by itself it opens nothing."""
     with files.sole_writer(path):
         file = _existing(path)

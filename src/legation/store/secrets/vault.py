@@ -125,7 +125,7 @@ class Vault:
         await self._database.scrub()
 
     async def destroy_all(self, workspace: str, owner: str) -> int:
-        """Destroy all bundles of an owner; return how many there were. None is no error, so that a cleanup can be repeated."""
+        """Destroy all bundles of an owner; return how many there were. None is no error: a cleanup can be repeated."""
         destroyed = await self._database.transact(_destroy_all, workspace, owner)
         await self._database.scrub()
         return destroyed
@@ -394,8 +394,8 @@ def _changed(statements: list[Statement]) -> Transaction[int]:
 
 
 async def check_keys(database: Database, keys: Keys, now_ms: int) -> None:
-    """Notice a wrong key before anything is sealed or hashed with it: `ConfigInvalid` with every problem and the setting to
-    correct.
+    """Notice a wrong key before anything is sealed or hashed with it: `ConfigInvalid` with every problem and the
+    setting to correct.
 
     The database knows the check value of each key, from which the key does not follow. The first start records them.
 

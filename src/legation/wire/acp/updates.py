@@ -1,4 +1,4 @@
-"""Session updates of ACP v1 and what they are made of: content, tool calls, plans, options; and the reader that never loses one."""
+"""Session updates of ACP v1: what they are made of, and the reader that never loses one."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias

@@ -1,4 +1,4 @@
-"""The server over HTTP: health, readiness, the file by which the CLI finds it, its streams and its connections of ACP clients."""
+"""The server over HTTP: health, the file by which the CLI finds it, its streams, its connections of ACP clients."""
 
 from __future__ import annotations
 

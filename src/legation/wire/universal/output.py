@@ -239,8 +239,8 @@ def _holed(value: object, texts: list[memoryview]) -> object:
 
 
 def filled(encode: Callable[[_S], bytes], value: _S) -> list[bytes]:
-    """Encode in parts: long texts that are JSON already are every second one, and not copied. Nothing where that cannot be
-    done."""
+    """Encode in parts: long texts that are JSON already are every second one, and not copied. Nothing where that
+    cannot be done."""
     texts: list[memoryview] = []
     holed = cast(_S, _holed(value, texts))
     try:

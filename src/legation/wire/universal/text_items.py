@@ -52,8 +52,8 @@ read_text = msgspec.json.Decoder(str).decode
 
 
 class ChunkTemplate(msgspec.Struct, frozen=True):
-    """The text around the text, in events of that type and span: `before` ends with the quote before it, `after` begins with
-    the one behind it."""
+    """The text around the text, in events of that type and span: `before` ends with the quote before it, `after`
+    begins with the one behind it."""
 
     type: str
     span: Span
