@@ -1,6 +1,6 @@
 """A session's log as events of sandbox-agent 0.1.11: a fold over it, whose state is small and can be copied.
 
-INV-U1..U3 are those of `outbox`, INV-U5 that of `embedded`.
+INV-U1..U3 and U5 are those of `output`.
 INV-U4  Nothing raises, and nothing is lost but what `SILENT` names: what has no shape of its own goes out as an item
         of kind `unknown`, what cannot be read at all as `agent.unparsed`.
 INV-U6  Every item that is completed was started, once, and its deltas together are its text.
@@ -60,7 +60,7 @@ from legation.wire.event_types import (
     UnaskingMode,
 )
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
-from legation.wire.universal import shapes, text_items
+from legation.wire.universal import shapes
 from legation.wire.universal.asks import Asks
 from legation.wire.universal.output import (
     Outbox,
@@ -71,7 +71,7 @@ from legation.wire.universal.output import (
     nests_too_deep,
 )
 from legation.wire.universal.shapes import ItemLabel, SessionFacts
-from legation.wire.universal.text_items import TextItems, part_of
+from legation.wire.universal.text_items import Chunk, TextItems, part_of
 from legation.wire.universal.tool_items import ToolItems
 
 # Updates that are no part of the conversation, in a few words; what they say whole stands beside them.
@@ -231,7 +231,7 @@ _NO_TROUBLE: Final = frozenset(
 
 
 class Projector:
-    __slots__ = ("_asks", "_calls", "_life", "_out", "_session", "_speech")
+    __slots__ = ("_asks", "_life", "_out", "_session", "_text", "_tools")
 
     def __init__(self, session: SessionFacts) -> None:
         self._session = session
@@ -240,8 +240,8 @@ class Projector:
 
     def _forget(self) -> None:
         self._life = Life(self._session)
-        self._speech = TextItems()
-        self._calls = ToolItems()
+        self._text = TextItems()
+        self._tools = ToolItems()
         self._asks = Asks()
 
     def copy(self) -> Projector:
@@ -249,8 +249,8 @@ class Projector:
         other = Projector(self._session)
         other._out = self._out.copy()
         other._life = self._life.copy()
-        other._speech = self._speech.copy()
-        other._calls = self._calls.copy()
+        other._text = self._text.copy()
+        other._tools = self._tools.copy()
         other._asks = self._asks.copy()
         return other
 
@@ -262,12 +262,12 @@ class Projector:
     @property
     def held(self) -> int:
         """Bytes, about, of what it remembers of open calls."""
-        return self._calls.held
+        return self._tools.held
 
     def feed(self, event: Event) -> list[ProjectedEvent]:
         """The events of one stream, in order, from its first readable one."""
         found = self._out.begin(event)
-        if self._speech.goes_on(self._out, event):
+        if self._text.goes_on(self._out, event):
             return found
         payload = Unrecognized(event.brief) if nests_too_deep(event.brief) else codec.decode(event)
         if self._life.fresh and type(payload) is not SessionReset:
@@ -279,25 +279,16 @@ class Projector:
     def go_on(self, events: Sequence[Event], start: int) -> list[ProjectedRow]:
         """The frames of the events from there on, one each, as far as they only go on with a message: of a hundred
         events ninety-nine do. Without `raw`. What comes next is for `feed`."""
-        return self._speech.go_on(self._out, events, start)
+        return self._text.go_on(self._out, events, start)
 
     # The conversation.
 
-    def _agent_says(self, chunk: AgentMessageChunk) -> None:
-        self._speech.say(self._out, text_items.AGENT, chunk.message_id, chunk)
-
-    def _agent_thinks(self, chunk: AgentThoughtChunk) -> None:
-        self._speech.say(self._out, text_items.THOUGHT, chunk.message_id, chunk)
-
-    def _user_says(self, chunk: UserMessageChunk) -> None:
-        self._speech.say(self._out, text_items.USER, chunk.message_id, chunk)
-
-    def _summary(self, chunk: CompactionSummaryChunk) -> None:
-        self._speech.say(self._out, text_items.SUMMARY, chunk.compaction_id, chunk)
+    def _say(self, chunk: Chunk) -> None:
+        self._text.say(self._out, chunk)
 
     def _tool_call(self, update: ToolCall | ToolCallUpdate) -> None:
-        self._speech.end(self._out)
-        self._calls.take(self._out, update)
+        self._text.end(self._out)
+        self._tools.take(self._out, update)
 
     # Turns.
 
@@ -334,14 +325,14 @@ class Projector:
         self._life.end_turn(self._out)
 
     def _stop_talking(self) -> None:
-        self._speech.end(self._out)
-        self._calls.end(self._out)
+        self._text.end(self._out)
+        self._tools.end(self._out)
 
     # Asking.
 
     def _permission_asked(self, asked: PermissionAsked) -> None:
-        self._speech.end(self._out)
-        self._calls.stand(self._out, asked.tool_call_id)
+        self._text.end(self._out)
+        self._tools.stand(self._out, asked.tool_call_id)
         self._asks.permission_asked(self._out, asked)
 
     def _permission_answered(self, answer: PermissionAnswered) -> None:
@@ -361,7 +352,7 @@ class Projector:
         self._out.emit("error", data, synthetic=True, raw=True)
 
     def _question_asked(self, asked: QuestionAsked) -> None:
-        self._speech.end(self._out)
+        self._text.end(self._out)
         self._asks.question_asked(self._out, asked)
 
     def _question_answered(self, answer: QuestionAnswered) -> None:
@@ -407,7 +398,7 @@ class Projector:
 
     def _own_step(self, payload: Plan | PlanUpdate | PlanRemoved | CompactionUpdate) -> None:
         """One that stands between what is said before and after."""
-        self._speech.end(self._out)
+        self._text.end(self._out)
         self._state(payload)
 
     def _state(self, payload: object) -> None:
@@ -421,7 +412,7 @@ class Projector:
         self._show("status", *_setup_words(facts))
 
     def _unrecognized(self, update: Unrecognized) -> None:
-        self._speech.end(self._out)
+        self._text.end(self._out)
         if update.value is not None:
             self._show("unknown")
             return
@@ -437,10 +428,10 @@ class Projector:
 
 
 _TAKES: Final[dict[type, Callable[[Projector, Any], None]]] = {
-    AgentMessageChunk: Projector._agent_says,
-    AgentThoughtChunk: Projector._agent_thinks,
-    UserMessageChunk: Projector._user_says,
-    CompactionSummaryChunk: Projector._summary,
+    AgentMessageChunk: Projector._say,
+    AgentThoughtChunk: Projector._say,
+    UserMessageChunk: Projector._say,
+    CompactionSummaryChunk: Projector._say,
     ToolCall: Projector._tool_call,
     ToolCallUpdate: Projector._tool_call,
     Plan: Projector._own_step,

@@ -135,10 +135,12 @@ class Speaker(msgspec.Struct, frozen=True):
     thinks: bool = False
 
 
-USER = Speaker("message", "user")
-AGENT = Speaker("message", "assistant")
-THOUGHT = Speaker("message", "assistant", thinks=True)
-SUMMARY = Speaker("system", "system")
+_SPEAKERS: Final[dict[type[Chunk], Speaker]] = {
+    UserMessageChunk: Speaker("message", "user"),
+    AgentMessageChunk: Speaker("message", "assistant"),
+    AgentThoughtChunk: Speaker("message", "assistant", thinks=True),
+    CompactionSummaryChunk: Speaker("system", "system"),
+}
 
 
 Piece: TypeAlias = str | bytes | memoryview | shapes.Part
@@ -237,7 +239,9 @@ class TextItems:
             self._join_some()
         return rows
 
-    def say(self, out: Outbox, speaker: Speaker, native_id: str | None, chunk: Chunk) -> None:
+    def say(self, out: Outbox, chunk: Chunk) -> None:
+        speaker = _SPEAKERS[type(chunk)]
+        native_id = chunk.compaction_id if isinstance(chunk, CompactionSummaryChunk) else chunk.message_id
         if self._speaker is not speaker or self._native_id != native_id or self._size > MOST_TEXT:
             self.end(out)
             self._begin(out, speaker, native_id)
