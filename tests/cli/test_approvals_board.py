@@ -22,8 +22,7 @@ from legation.cli.approvals_board import (
     seconds,
     wrapped,
 )
-from legation.wire.api.approvals import ApprovalDetail
-from legation.wire.event_types import ApprovalChanged
+from legation.wire.api.approvals import ApprovalChanged, ApprovalDetail
 
 IDS = ["apr_0", "apr_1", "apr_2", "apr_3"]
 

@@ -31,6 +31,7 @@ from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.api.approvals import (
+    ApprovalChanged,
     ApprovalDetail,
     ApprovalStatus,
     ApprovalView,
@@ -43,6 +44,7 @@ from legation.wire.api.approvals import (
     Explained,
     GrantView,
     GroupAnswered,
+    Happened,
     NewGrant,
     PolicyInfo,
     RecentTrace,
@@ -57,7 +59,6 @@ from legation.wire.api.approvals import (
     rfc3339,
 )
 from legation.wire.codec import draft
-from legation.wire.event_types import ApprovalChanged, Happened
 from legation.wire.principal import SCOPES, Principal
 
 T = TypeVar("T")

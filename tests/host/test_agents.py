@@ -21,10 +21,10 @@ from legation.wire.event_types import (
     AgentRemoved,
     AgentUpdated,
     Diagnostic,
-    Payload,
     PermissionUpdated,
     SessionUpdated,
 )
+from legation.wire.events import Payload
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

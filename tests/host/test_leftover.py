@@ -4,14 +4,13 @@ from legation.store.log import EventLog
 from legation.wire import codec
 from legation.wire.action import Action
 from legation.wire.event_types import (
-    Payload,
     PermissionAnswered,
     PermissionAsked,
     PromptFinished,
     PromptStarted,
     QuestionAsked,
 )
-from legation.wire.events import Draft
+from legation.wire.events import Draft, Payload
 
 
 def asked(name: str) -> PermissionAsked:

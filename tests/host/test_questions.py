@@ -34,8 +34,8 @@ from legation.wire.acp.methods import (
     Supported,
 )
 from legation.wire.acp.updates import Text
-from legation.wire.event_types import DiagnosticCode, Payload
-from legation.wire.events import Draft
+from legation.wire.event_types import DiagnosticCode
+from legation.wire.events import Draft, Payload
 
 LIMIT = 30.0  # seconds of real time that one test may take
 ANSWER_LIMIT = 60.0  # seconds of the test's clock

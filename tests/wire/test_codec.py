@@ -22,7 +22,6 @@ from legation.wire.event_types import (
     ExtensionAnswered,
     ExtensionMessage,
     McpServerNames,
-    Payload,
     PermissionAnswered,
     PermissionAsked,
     PermissionUpdated,
@@ -38,7 +37,7 @@ from legation.wire.event_types import (
     UnaskedEffect,
     UnaskingMode,
 )
-from legation.wire.events import Draft, Event
+from legation.wire.events import Draft, Event, Payload
 
 ASK = Ask(
     id="perm_1",

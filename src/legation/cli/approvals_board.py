@@ -20,8 +20,7 @@ from rich.cells import cell_len
 
 from legation.cli.approvals import StyledLine, arguments, facts, surroundings
 from legation.cli.output import Style, line
-from legation.wire.api.approvals import ApprovalDetail, ApprovalView, go_duration
-from legation.wire.event_types import ApprovalChanged
+from legation.wire.api.approvals import ApprovalChanged, ApprovalDetail, ApprovalView, go_duration
 
 NOTICES: Final = 3  # that are kept in view
 

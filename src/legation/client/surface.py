@@ -13,7 +13,7 @@ from legation.client.follow import Follow, ManyStreams, OneStream
 from legation.client.group import C, Group, calls, follows, lists, reads_lines, saves
 from legation.client.request import PATIENCE, Query, Reconnects
 from legation.client.sessions import SessionsApi
-from legation.wire.event_types import ApprovalChanged
+from legation.wire.api.approvals import ApprovalChanged
 from legation.wire.events import Event
 
 

@@ -48,7 +48,8 @@ from legation.store.stream import Receipt, Subscription
 from legation.tasks import finish
 from legation.wire.acp.methods import ListSessionsResponse, McpServer, NewSessionResponse, PermissionOutcome
 from legation.wire.acp.updates import ConfigOption, ContentBlock
-from legation.wire.event_types import AgentRemoved, AgentUpdated, Payload, SessionUpdated
+from legation.wire.event_types import AgentRemoved, AgentUpdated, SessionUpdated
+from legation.wire.events import Payload
 
 Details: TypeAlias = Mapping[str, object] | Callable[[], Mapping[str, object]] | None
 """A function is asked when the session is prepared."""

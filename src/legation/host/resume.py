@@ -52,7 +52,6 @@ from legation.wire.event_types import (
     CUT,
     Diagnostic,
     DiagnosticCode,
-    Payload,
     PermissionAnswered,
     PermissionAsked,
     PromptFinished,
@@ -62,7 +61,7 @@ from legation.wire.event_types import (
     SessionUpdated,
     TurnState,
 )
-from legation.wire.events import UNRECOGNIZED, Draft, Event
+from legation.wire.events import UNRECOGNIZED, Draft, Event, Payload
 
 if TYPE_CHECKING:
     from legation.host.lifecycle import Lifecycle

@@ -49,7 +49,6 @@ from legation.wire.acp.updates import ConfigOption, SessionInfoUpdate
 from legation.wire.event_types import AgentExited as AgentExitedEvent
 from legation.wire.event_types import (
     ExtensionMessage,
-    Payload,
     PermissionAnswered,
     PermissionAsked,
     PermissionUpdated,
@@ -59,7 +58,7 @@ from legation.wire.event_types import (
     Status,
     UnaskingMode,
 )
-from legation.wire.events import Draft
+from legation.wire.events import Draft, Payload
 
 if TYPE_CHECKING:
     from legation.agents.pool import Pool

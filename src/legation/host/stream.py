@@ -12,8 +12,8 @@ from legation.errors import Conflict, LegationError
 from legation.store.backend import StorageTrouble
 from legation.store.stream import Receipt, Stream, Subscription
 from legation.wire import codec
-from legation.wire.event_types import Diagnostic, DiagnosticCode, Payload
-from legation.wire.events import Event
+from legation.wire.event_types import Diagnostic, DiagnosticCode
+from legation.wire.events import Event, Payload
 
 HOST_STREAM = "host"
 

@@ -40,8 +40,8 @@ from legation.wire.acp.updates import (
 )
 from legation.wire.action import EFFECTLESS, MAX_PATH, Action
 from legation.wire.ask import Ask, Decision
-from legation.wire.event_types import Payload, PromptFinished, PromptStarted, TurnState
-from legation.wire.events import CUT, Draft
+from legation.wire.event_types import PromptFinished, PromptStarted, TurnState
+from legation.wire.events import CUT, Draft, Payload
 
 CANCEL_GRACE = 10.0  # seconds an agent has to end a cancelled turn: its time; after that it is stopped
 

@@ -8,8 +8,8 @@ import msgspec
 
 from legation.wire import jsontext
 from legation.wire.acp.updates import SessionUpdate, Unrecognized, decode_leniently, decode_update
-from legation.wire.event_types import EVENT_TYPES, Payload
-from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event, params_draft
+from legation.wire.event_types import EVENT_TYPES
+from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event, Payload, params_draft
 
 UPDATES: tuple[type[SessionUpdate], ...] = get_args(SessionUpdate)
 

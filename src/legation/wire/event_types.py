@@ -1,29 +1,16 @@
 """Event types of Legation's own: on the streams of a session, of a host, of a server and of approvals; diagnostics."""
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, Literal, dataclass_transform
-
-import msgspec
+from typing import Final, Literal
 
 from legation.wire.acp.methods import McpServer, McpTransport, PermissionOption, StopReason, Usage
 from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.updates import ConfigOption, ContentBlock, Diff, SessionModeState
 from legation.wire.action import Action
+from legation.wire.api.approvals import ApprovalChanged
 from legation.wire.ask import Ask, Decision, Outcome
-
-_WORD_START = re.compile(r"(?<!^)(?=[A-Z])")
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
-class Payload(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Base of Legation's own events: camelCase on the wire; absent optional fields are left out."""
-
-    @classmethod
-    def event_type(cls) -> str:
-        return _WORD_START.sub("-", cls.__name__).lower()  # `TurnState` is `turn-state`
-
+from legation.wire.events import Payload
 
 # Legation's own events on a session's stream: what ACP has no update for.
 
@@ -294,46 +281,6 @@ class ServerStarted(Payload):
 
 class ServerStopped(Payload):
     """It was told to stop, and does. After a crash this is missing."""
-
-
-# Events of a workspace's stream `approvals`: every change of an approval. What was said is not in them.
-
-Happened = Literal[
-    "proposed",
-    "decided",
-    "claimed",
-    "escalated",
-    "resolved",
-    "consumed",
-    "cancelled",
-    "expired",
-    "superseded",
-]
-
-
-class ApprovalChanged(Payload):
-    """An approval as it is after something happened to it. Read it for the rest."""
-
-    id: str
-    happened: Happened
-    status: Literal["pending", "approved", "denied", "expired", "superseded", "cancelled"]
-    needs: Literal["supervisor", "person"]
-    agent: str
-    tool: str
-    kind: str
-    rule: str
-    group: str
-    trace_id: str
-    created_at: int
-    expires_at: int
-    injection_risk: bool = False
-    session_id: str | None = None
-    claimed_by: str | None = None
-    claimed_until: int | None = None
-    resolved_by: str | None = None
-    replaces: str | None = None
-    replaced_by: str | None = None
-    why: str | None = None  # in words, where it ended without an answer
 
 
 # Diagnostics: what went wrong or was done behind the events. A closed set of codes.

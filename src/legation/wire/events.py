@@ -15,7 +15,8 @@ INV-W5  An update that is too much to be decoded here comes with a `digest`: JSO
         `native` may be what is too much; of it the same is true.
 """
 
-from typing import Final, TypeAlias
+import re
+from typing import Final, TypeAlias, dataclass_transform
 
 import msgspec
 
@@ -59,10 +60,22 @@ CUT: Final = "_cut"
 UNREADABLE: Final = b"null"  # the digest of what is no JSON that can be read
 
 
+_WORD_START = re.compile(r"(?<!^)(?=[A-Z])")
+
+
 class LongNative(bytes):
     """A native line that is written in base64, with that, if somebody has taken the time to make it."""
 
     base64: bytes = b""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+class Payload(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of Legation's own events: camelCase on the wire; absent optional fields are left out."""
+
+    @classmethod
+    def event_type(cls) -> str:
+        return _WORD_START.sub("-", cls.__name__).lower()  # `TurnState` is `turn-state`
 
 
 class _Row:

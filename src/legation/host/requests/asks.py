@@ -52,13 +52,13 @@ from legation.wire.ask import (
 )
 from legation.wire.event_types import (
     DiagnosticCode,
-    Payload,
     PermissionAnswered,
     PermissionAsked,
     QuestionAnswered,
     QuestionAsked,
     QuestionOutcome,
 )
+from legation.wire.events import Payload
 
 _log = logging.getLogger(__name__)
 

@@ -12,6 +12,8 @@ from typing import Annotated, Literal, dataclass_transform
 import msgspec
 from msgspec import Meta
 
+from legation.wire.events import Payload
+
 ApprovalStatus = Literal["pending", "approved", "denied", "expired", "superseded", "cancelled"]
 Words = Annotated[str, Meta(max_length=16_384)]
 Value = Annotated[object, Meta(extra_json_schema={"description": "any JSON value"})]
@@ -302,6 +304,46 @@ class RuleHits(SnakeShape):
     action: str | None
     hits: int
     last_at: str | None
+
+
+# The one event of a workspace's stream `approvals`: every change of an approval. What was said is not in it.
+
+Happened = Literal[
+    "proposed",
+    "decided",
+    "claimed",
+    "escalated",
+    "resolved",
+    "consumed",
+    "cancelled",
+    "expired",
+    "superseded",
+]
+
+
+class ApprovalChanged(Payload):
+    """An approval as it is after something happened to it. Read it for the rest."""
+
+    id: str
+    happened: Happened
+    status: Literal["pending", "approved", "denied", "expired", "superseded", "cancelled"]
+    needs: Literal["supervisor", "person"]
+    agent: str
+    tool: str
+    kind: str
+    rule: str
+    group: str
+    trace_id: str
+    created_at: int
+    expires_at: int
+    injection_risk: bool = False
+    session_id: str | None = None
+    claimed_by: str | None = None
+    claimed_until: int | None = None
+    resolved_by: str | None = None
+    replaces: str | None = None
+    replaced_by: str | None = None
+    why: str | None = None  # in words, where it ended without an answer
 
 
 def rfc3339(ms: int) -> str:
