@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -47,18 +46,17 @@ if TYPE_CHECKING:
     from obstore import BytesStream, GetResult, ObjectMeta
     from obstore.store import S3Store
 
-
 CONNECT_LIMIT: Final = timedelta(seconds=5)  # the network's time
 SILENCE_LIMIT: Final = timedelta(seconds=30)  # the server's time between two bytes
 REQUEST_LIMIT: Final = timedelta(hours=1)  # a slow reader's time for one blob
 RETRY_LIMIT: Final = timedelta(seconds=30)  # the server's time to come back
 RETRIES: Final = 5
-
-_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
-_FORM: Final = f"correct {variable('blobs')}: s3://bucket/prefix?endpoint=https://host&region=name"
 PART: Final = 8 * 1024 * 1024  # bytes; S3 takes 10,000 of them: 80 GB
 PARTS_AT_ONCE: Final = 4  # so many are in memory
 IF_ABSENT_LIMIT: Final = 64 * 1024 * 1024  # bytes; S3 has the condition only where all is sent at once
+
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_FORM: Final = f"correct {variable('blobs')}: s3://bucket/prefix?endpoint=https://host&region=name"
 _READ_AT_LEAST: Final = 256 * 1024
 _DELETED_AT_ONCE: Final = 1000  # S3's own limit
 _ATTACHMENT: Final = {"Content-Disposition": "attachment"}
@@ -377,7 +375,7 @@ def _with_answer(url: str, headers: Mapping[str, str], secret_key: Secret) -> st
     canonical = "&".join(f"{_escaped(name)}={_escaped(query[name])}" for name in sorted(query))
     request = f"GET\n{address.path}\n{canonical}\nhost:{address.netloc}\n\nhost\nUNSIGNED-PAYLOAD"
     _, scope = query["X-Amz-Credential"].split("/", 1)
-    digest = sha256(request.encode()).hexdigest()
+    digest = hashlib.sha256(request.encode()).hexdigest()
     message = f"AWS4-HMAC-SHA256\n{query['X-Amz-Date']}\n{scope}\n{digest}"
     signature = hmac.digest(_signing_key(scope, secret_key), message.encode(), "sha256").hex()
     return f"{address.scheme}://{address.netloc}{address.path}?{canonical}&X-Amz-Signature={signature}"
