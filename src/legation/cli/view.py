@@ -14,7 +14,6 @@ from legation.wire import codec
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
-    AnyToolCall,
     Content,
     ContentBlock,
     Notice,
@@ -27,6 +26,7 @@ from legation.wire.acp.updates import (
     PlanUpdate,
     Text,
     ToolCall,
+    ToolCallPatch,
     ToolCallUpdate,
     Unrecognized,
     UsageUpdate,
@@ -120,7 +120,7 @@ class Renderer:
         self._out = terminal
         self._speaking: type | None = None  # whose words the cursor stands in
         self._said = ""  # by the agent in this turn
-        self._calls: dict[str, AnyToolCall] = {}
+        self._calls: dict[str, ToolCallPatch] = {}
         self._plans: dict[str, list[str]] = {}  # by their names; that of the session has none
         self._asked: dict[str, str] = {}
         self._show: dict[type, Callable[[Any], None]] = {
@@ -179,7 +179,7 @@ class Renderer:
         self._said += _text(chunk.content)
         self._out.write(plain(_text(chunk.content)), "dim" if isinstance(chunk, AgentThoughtChunk) else None)
 
-    def _tool_call(self, update: AnyToolCall) -> None:
+    def _tool_call(self, update: ToolCallPatch) -> None:
         known = self._calls.get(update.tool_call_id)
         call = self._calls[update.tool_call_id] = merged(known, update) if known else update
         if call.kind == "switch_mode" and known is None:
@@ -193,7 +193,7 @@ class Renderer:
         if call.kind == "execute":
             self._output(call)
 
-    def _proposal(self, call: AnyToolCall) -> None:
+    def _proposal(self, call: ToolCallPatch) -> None:
         """A plan that somebody is about to be asked about. Some agents have told it by then."""
         plan = _content(call).strip()
         if plan and plan not in self._said:
@@ -201,7 +201,7 @@ class Renderer:
             for text in plain(plan).splitlines():
                 self._out.say(f"    {text}", "cyan")
 
-    def _output(self, call: AnyToolCall) -> None:
+    def _output(self, call: ToolCallPatch) -> None:
         lines = [text for text in plain(_content(call)).splitlines() if text.strip()]
         if len(lines) > OUTPUT_LINES:
             lines = [f"... {len(lines) - OUTPUT_LINES} lines more", *lines[-OUTPUT_LINES:]]
@@ -303,7 +303,7 @@ class Renderer:
         self._say(f"an update of an unknown kind ({len(update.raw)} bytes)", "dim")
 
 
-def _content(call: AnyToolCall) -> str:
+def _content(call: ToolCallPatch) -> str:
     return "\n".join(_text(part.content) for part in call.content or () if isinstance(part, Content))
 
 

@@ -30,11 +30,11 @@ from legation.wire import codec
 from legation.wire.acp.methods import PromptResponse, Usage
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
 from legation.wire.acp.updates import (
-    AnyToolCall,
     ContentBlock,
     Diff,
     Terminal,
     ToolCall,
+    ToolCallPatch,
     ToolCallUpdate,
     merged,
 )
@@ -182,15 +182,15 @@ _read_cuts = msgspec.json.Decoder(_Cuts).decode
 
 class ToolCalls:
     def __init__(self) -> None:
-        self._open: dict[str, AnyToolCall] = {}
-        self._earlier: dict[str, AnyToolCall] = {}  # begun in turns before, and not over
+        self._open: dict[str, ToolCallPatch] = {}
+        self._earlier: dict[str, ToolCallPatch] = {}  # begun in turns before, and not over
         self._over: dict[str, None] = {}
         self._lines: dict[str, str | None] = {}  # the commands of those that are open
         self._cuts: dict[str, frozenset[str]] = {}  # what is not known in full, by the name of the call
         self._sizes: dict[str, int] = {}  # of those that are open, or begun earlier
         self._held = 0  # all these sizes
 
-    def take(self, draft: Draft) -> AnyToolCall | None:
+    def take(self, draft: Draft) -> ToolCallPatch | None:
         """Return all that is known of the call, where this ends it: told once."""
         call = codec.decode(draft)
         if not isinstance(call, ToolCall | ToolCallUpdate):
@@ -227,7 +227,7 @@ class ToolCalls:
         self._lines.pop(name, None)
         self._held -= self._sizes.pop(name, 0)
 
-    def _note_cuts(self, call: AnyToolCall, draft: Draft) -> None:
+    def _note_cuts(self, call: ToolCallPatch, draft: Draft) -> None:
         cuts = self.unseen(call)
         if draft.digest:
             cuts |= {_JUDGED[name] for name in _read_cuts(draft.digest).names if name in _JUDGED}
@@ -237,18 +237,18 @@ class ToolCalls:
         else:
             self._cuts.pop(call.tool_call_id, None)
 
-    def unseen(self, call: AnyToolCall) -> frozenset[str]:
+    def unseen(self, call: ToolCallPatch) -> frozenset[str]:
         """Return what a call is judged by and is not known in full, unless the call says it again (INV-E3)."""
         cuts = self._cuts.get(call.tool_call_id, frozenset())
         return frozenset(name for name in cuts if getattr(call, name) in (None, UNSET)) if cuts else cuts
 
-    def hidden(self, call: AnyToolCall) -> list[str]:
+    def hidden(self, call: ToolCallPatch) -> list[str]:
         """Arguments and places of a call, told whole, that are not known in full. A long output hides none."""
         cuts = self._cuts.get(call.tool_call_id, frozenset())
         outputs = {"title"} if len(call.content or ()) >= ITEMS_SHOWN else {"title", "content"}
         return sorted(cuts - outputs)
 
-    def whole(self, call: AnyToolCall) -> AnyToolCall:
+    def whole(self, call: ToolCallPatch) -> ToolCallPatch:
         """Return what is known of it, with what is new."""
         known = self._open.get(call.tool_call_id) or self._earlier.get(call.tool_call_id)
         return merged(known, call) if known else call
@@ -375,7 +375,7 @@ class Decided:
                 return True
         return False
 
-    def was_asked(self, call: AnyToolCall, action: Action, turn: str | None) -> bool:
+    def was_asked(self, call: ToolCallPatch, action: Action, turn: str | None) -> bool:
         """INV-E2."""
         entries = [each for each in self._entries.values() if each.approved and each.acts]
         own = [each for each in entries if each.call == call.tool_call_id]
@@ -451,14 +451,14 @@ def command_line(command: object) -> str | None:
     return words[0].strip() if len(words) == 1 else command
 
 
-def _named(call: AnyToolCall) -> Iterable[object]:
+def _named(call: ToolCallPatch) -> Iterable[object]:
     yield from (each.path for each in call.locations or ())
     yield from (each.path for each in call.content or () if isinstance(each, Diff))
     yield _argument(call, "path")
     yield _argument(call, "file_path")
 
 
-def _argument(call: AnyToolCall, name: str) -> object:
+def _argument(call: ToolCallPatch, name: str) -> object:
     return call.raw_input.get(name) if isinstance(call.raw_input, dict) else None
 
 

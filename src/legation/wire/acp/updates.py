@@ -143,9 +143,6 @@ class ToolCallUpdate(ToolCallPatch, tag="tool_call_update", tag_field="sessionUp
     """A tool call changes: only the fields present; lists replace the earlier ones whole."""
 
 
-AnyToolCall: TypeAlias = ToolCallPatch
-
-
 def merged(before: ToolCallPatch, update: ToolCallPatch) -> ToolCallPatch:
     """A tool call as it is known after an update: permission requests often repeat only a part of it."""
     known = {field: getattr(before, field) for field in ToolCallPatch.__struct_fields__}
