@@ -17,7 +17,7 @@ from legation.approvals.trace.step import new_trace_id
 from legation.approvals.transitions import Transitions, get
 from legation.store.database.transaction import Database, Rows, Transaction, parse
 from legation.store.identity import members, tokens, users
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 from legation.wire.action import Action
 from legation.wire.api.approvals import TraceEntry
 from legation.wire.api.identity import NewUser

@@ -41,7 +41,7 @@ from legation.clock import SystemClock
 from legation.errors import ConfigInvalid, Conflict, InvalidParams, NotFound, TooLarge
 from legation.store.database.transaction import Transaction
 from legation.store.secrets.keys import KeyRing
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 from legation.store.secrets.vault import ContentStore, Rewrapper
 from legation.wire.ask import RuleAction
 from legation.wire.principal import Principal

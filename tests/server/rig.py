@@ -22,7 +22,7 @@ from legation.settings import load
 from legation.store.database.transaction import Rows, Transaction, parse
 from legation.store.identity import members, tokens, users, workspaces
 from legation.store.identity.credential import CredentialHash, hint_of, new_token
-from legation.store.identity.standing import level_with, standing
+from legation.store.identity.rights import level_with, standing
 from legation.store.identity.tokens import Hashed
 from legation.store.secrets.keys import new_key_text
 from legation.testing.clock import FakeClock

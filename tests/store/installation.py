@@ -5,7 +5,7 @@ from tests.store.database.databases import Either
 from legation.secret import Secret
 from legation.store.database.transaction import Transaction, parse
 from legation.store.secrets.keys import Key, KeyRing, Keys, make_key, new_key_text
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 
 WORKSPACES = ("local", "other")
 

@@ -9,7 +9,7 @@ from legation.secret import Secret
 from legation.store import audit
 from legation.store.audit import record
 from legation.store.database.transaction import Transaction
-from legation.store.secrets.sealing import LONGEST, LONGEST_WORD, must_be_plain
+from legation.store.secrets.sealer import LONGEST, LONGEST_WORD, must_be_plain
 from legation.wire.principal import Principal
 
 NOW = 1_700_000_000_000

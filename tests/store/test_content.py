@@ -7,7 +7,7 @@ from tests.store.installation import add_workspaces, new_sealer
 from legation.clock import SystemClock
 from legation.errors import Conflict, InternalError, InvalidParams, NotFound, StorageFailed, TooLarge
 from legation.store.database.transaction import Transaction, parse
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 from legation.store.secrets.vault import MAX_PAGE, MAX_READ_PAGES, ContentPage, ContentStore
 
 SQL = {

@@ -20,7 +20,7 @@ from tests.store.people import (
 from legation.errors import Conflict, Forbidden, NotFound
 from legation.ids import new_id
 from legation.store.identity import members, users, workspaces
-from legation.store.identity.standing import standing
+from legation.store.identity.rights import standing
 from legation.store.identity.workspaces import bootstrap
 from legation.wire.api.identity import NewUser, NewWorkspace, UserChange
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from legation.errors import ConfigInvalid, InvalidParams, LegationError, StorageFailed
 from legation.secret import Secret
 from legation.store.secrets.keys import Key, KeyRing, derive, make_key, new_key_text
-from legation.store.secrets.sealing import SealedValue, Sealer, WrappedKey, check_value, matches
+from legation.store.secrets.sealer import SealedValue, Sealer, WrappedKey, check_value, matches
 
 BOUND = ("vault", "ws_a", "run_1", "1")
 PLAIN = b"the canary in the bundle"
@@ -231,5 +231,5 @@ def test_derivation_is_the_standard_one() -> None:
 
 
 def test_the_ciphers_are_imported_only_when_something_is_sealed() -> None:
-    code = "import sys, legation.store.secrets.sealing; sys.exit('cryptography' in sys.modules)"
+    code = "import sys, legation.store.secrets.sealer; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], env={}, check=False).returncode == 0

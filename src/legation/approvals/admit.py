@@ -52,7 +52,7 @@ from legation.approvals.trace.step import (
 from legation.approvals.transitions import Transitions, get, must_still_ask, too_late
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, LegationError, NotFound
 from legation.store.database.transaction import Database, Queries, Transaction
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 from legation.wire.acp.updates import TOOL_KINDS, ToolCall
 from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant

@@ -30,8 +30,8 @@ from legation.errors import Conflict, Forbidden, InvalidParams, NotFound
 from legation.ids import new_id
 from legation.store.audit import record
 from legation.store.database.transaction import Dangling, Database, Queries, Row, Transaction, only, page_of
-from legation.store.identity.standing import standing
-from legation.store.secrets.sealing import Sealer
+from legation.store.identity.rights import standing
+from legation.store.secrets.sealer import Sealer
 from legation.store.secrets.vault import ContentStore
 from legation.wire import jsontext
 from legation.wire.acp.updates import TOOL_KINDS

@@ -21,7 +21,7 @@ from legation.approvals.transitions import get
 from legation.errors import InvalidParams
 from legation.store.audit import names_of
 from legation.store.database.transaction import Database, Queries, Rows, Transaction, page_of
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 from legation.wire.api.approvals import (
     ActiveGrant,
     ApprovalDetail,

@@ -14,7 +14,7 @@ from legation.approvals.policy.facts import Facts, as_named
 from legation.approvals.trace.step import Seals, StepKind, TracedCall, contents_of, new_trace_id
 from legation.store.audit import names_of
 from legation.store.database.transaction import Queries, Transaction, only
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 from legation.wire.action import Action, Sort
 from legation.wire.ask import Decision, Outcome, RuleAction
 from legation.wire.principal import Principal

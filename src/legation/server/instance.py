@@ -62,7 +62,7 @@ from legation.store.datafolder import (
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.identity.workspaces import bootstrap
 from legation.store.log import EventLog
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 from legation.store.secrets.vault import Vault, check_keys
 from legation.store.sqlite import SqliteBackend
 from legation.store.steadyclock import SteadyClock, steady

@@ -13,7 +13,7 @@ import msgspec
 from legation.errors import InternalError
 from legation.ids import new_id
 from legation.store.database.transaction import Queries, Row, Transaction
-from legation.store.secrets.sealing import must_be_plain
+from legation.store.secrets.sealer import must_be_plain
 from legation.wire.api.identity import AuditEntry
 from legation.wire.principal import Principal
 

@@ -526,7 +526,7 @@ def _renew_keys(copy: Path, fresh: Path, now_ms: int) -> None:
 
 async def _rewrap(fresh: Path, keys: Keys, now_ms: int) -> None:
     from legation.store.database.sqlite import SqliteDatabase
-    from legation.store.secrets.sealing import Sealer
+    from legation.store.secrets.sealer import Sealer
     from legation.store.secrets.vault import Rewrapper, check_keys
 
     async with SqliteDatabase(fresh / DATABASE) as database:

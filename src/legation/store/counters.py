@@ -31,7 +31,7 @@ import msgspec
 from legation.clock import Clock
 from legation.errors import InternalError
 from legation.store.database.transaction import Database, Queries, Transaction, only
-from legation.store.secrets.sealing import must_be_plain
+from legation.store.secrets.sealer import must_be_plain
 
 SKEW_MS: Final = 60_000  # by which the clocks of servers may differ
 FORGET_BATCH: Final = 1000

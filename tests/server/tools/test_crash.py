@@ -24,7 +24,7 @@ from legation.server.installation import server_name
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.datafolder import DATABASE, KEYS, SERVER
 from legation.store.secrets.keys import load_keys
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 from legation.wire.api.approvals import TraceDetail
 
 pytestmark = pytest.mark.heavy

@@ -33,7 +33,7 @@ from legation.approvals.trace.step import (
 )
 from legation.errors import Conflict, NotFound, StorageFailed, Unavailable
 from legation.store.database.transaction import Dangling, Database, Queries, Row, Rows, Transaction, only
-from legation.store.secrets.sealing import Sealer, must_be_plain
+from legation.store.secrets.sealer import Sealer, must_be_plain
 
 MOST_AT_ONCE: Final = 128  # callers whose steps are one transaction; others may wait for that one
 TURN_LIMIT: Final = 30.0  # seconds in the line for one chain: the time of those before, and of Postgres

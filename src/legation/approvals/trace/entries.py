@@ -14,7 +14,7 @@ from legation.approvals.trace.step import STEP_COLUMNS, ChainStep, Seals, StepKi
 from legation.errors import InvalidParams, NotFound
 from legation.store.audit import names_of
 from legation.store.database.transaction import Database, Queries, Row, Rows, Statement, Transaction
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 from legation.wire.api.approvals import RecentTrace, TraceDetail, TraceEntry, TraceStep, rfc3339
 from legation.wire.api.shape import Page
 

@@ -23,7 +23,7 @@ from legation.approvals.trace.step import ChainStep, OpenedContent, Seals, StepD
 from legation.errors import InvalidParams, StorageFailed
 from legation.store.database.transaction import Database, Queries, Rows, Transaction
 from legation.store.datafolder import make_folder
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 from legation.wire.api.approvals import TraceEntry
 
 BATCH: Final = 200  # steps in one read: their contents are in memory together

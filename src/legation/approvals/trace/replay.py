@@ -18,7 +18,7 @@ from legation.approvals.request import LimitName, action_of
 from legation.approvals.trace.entries import TraceFilter, Words, calls_before, joined, opened
 from legation.approvals.trace.step import ChainStep, StepKind, contents_of
 from legation.store.database.transaction import Database, Queries, Rows, Transaction
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 from legation.wire.api.approvals import Replay, Replayed, RuleHits, rfc3339
 
 BATCH: Final = 32  # calls in one read: their arguments are in memory together

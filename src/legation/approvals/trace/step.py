@@ -22,7 +22,7 @@ import msgspec
 
 from legation.errors import InvalidParams, NotFound, StorageFailed, TooLarge
 from legation.store.database.transaction import Dangling, Queries, Row, Rows, Transaction, only
-from legation.store.secrets.sealing import DataKey, Sealer, WrappedKey, must_be_plain
+from legation.store.secrets.sealer import DataKey, Sealer, WrappedKey, must_be_plain
 from legation.store.secrets.vault import content_bound
 from legation.wire import jsontext
 from legation.wire.action import Action

@@ -22,7 +22,7 @@ from legation.approvals.trace import entries
 from legation.approvals.trace.export import Attribute, otel_attributes
 from legation.errors import ConfigInvalid
 from legation.store.database.transaction import Database
-from legation.store.secrets.sealing import Sealer
+from legation.store.secrets.sealer import Sealer
 from legation.wire.api.approvals import TraceEntry
 
 if TYPE_CHECKING:

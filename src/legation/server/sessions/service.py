@@ -46,7 +46,7 @@ from legation.store.database.transaction import Database, Queries, Transaction
 from legation.store.datafolder import WORK, make_folder
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
-from legation.store.secrets.sealing import is_plain
+from legation.store.secrets.sealer import is_plain
 from legation.store.secrets.vault import Vault
 from legation.tasks import TaskSet
 from legation.wire.acp.methods import McpServer

@@ -12,7 +12,7 @@ from typing import Final
 from legation.errors import Forbidden, InvalidParams, NotFound
 from legation.store.audit import record
 from legation.store.database.transaction import Queries, Row, Transaction, only, page_of
-from legation.store.identity.standing import level_with, read_standing
+from legation.store.identity.rights import level_with, read_standing
 from legation.wire.api.identity import TOKEN_LEVELS, NewToken, Token
 from legation.wire.api.shape import Page
 from legation.wire.principal import (

@@ -24,7 +24,7 @@ from legation.store.database.transaction import (
     only,
 )
 from legation.store.secrets.keys import KeyRing, Keys, derive, key_bytes
-from legation.store.secrets.sealing import (
+from legation.store.secrets.sealer import (
     DataKey,
     SealedValue,
     Sealer,
