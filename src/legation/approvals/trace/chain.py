@@ -6,6 +6,11 @@ INV-C3  One server writes a chain, and its writers take turns: on Postgres two a
 
 What a chain cannot show: somebody who may write the database and cut the end off together with the head, or who
 computes everything anew. Who must exclude that keeps the head of `verify` elsewhere, and gives it back to `verify`.
+
+`verify` finds a step that was changed, removed, put in, or put elsewhere, and content that was changed, removed or put in
+while its key is there. Content that was purged with its key is counted and no fault. In the database it also holds the
+approvals against the trace: every approval that the trace tells of is there, as the trace tells it (what was asked, how
+it ended, who answered, whether it was used), and there is none besides.
 """
 
 from __future__ import annotations
@@ -32,11 +37,24 @@ from legation.approvals.trace.step import (
     day_owner,
 )
 from legation.errors import Conflict, NotFound, StorageFailed, Unavailable
-from legation.store.database.transaction import Dangling, Database, Queries, Row, Rows, Transaction, only
+from legation.store.database.transaction import (
+    Dangling,
+    Database,
+    Queries,
+    Row,
+    Rows,
+    Transaction,
+    only,
+    rows,
+)
 from legation.store.secrets.sealer import Sealer, must_be_plain
+from legation.tasks import finish
 
 MOST_AT_ONCE: Final = 128  # callers whose steps are one transaction; others may wait for that one
 TURN_LIMIT: Final = 30.0  # seconds in the line for one chain: the time of those before, and of Postgres
+
+VERIFY_BATCH: Final = 500  # steps in one read
+MOST_FAULTS: Final = 100  # that are told; the first one says enough
 
 _SQL: Final = Queries("traces")
 
@@ -75,7 +93,7 @@ class Chain:
     def append(
         self, workspace: str, drafts: Sequence[StepDraft], now_ms: int
     ) -> Transaction[list[ChainStep]]:
-        """The drafts in their order, as one piece: several steps cost one move of the head."""
+        """Append the drafts in their order, as one piece: several steps cost one move of the head."""
         former = yield from head(workspace, self.server)
         seals = Seals(self.sealer, workspace)
         for draft in drafts:
@@ -217,7 +235,7 @@ class Ledger:
     async def transact(
         self, workspace: str, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """`work` appends to the chain of `workspace` and of no other."""
+        """Run a transaction that appends to the chain of `workspace` and of no other."""
         if self.database.dialect == "sqlite":
             return await self.database.transact(work, *args, **kwargs)
         turn = await self._turn(workspace)
@@ -227,7 +245,7 @@ class Ledger:
             turn.release()
 
     async def append(self, workspace: str, drafts: Sequence[StepDraft], now_ms: int) -> list[ChainStep]:
-        """Steps that change no state. Whatever comes while one is being written goes with the next, as one."""
+        """Append steps that change no state. Whatever comes while one is being written goes with the next, as one."""
         mine = _Waiting(drafts, now_ms)
         line = self._waiting.setdefault(workspace, [])
         line.append(mine)
@@ -247,12 +265,8 @@ class Ledger:
     async def _append_waiting(self, workspace: str) -> None:
         line = self._waiting[workspace]
         group, line[:] = line[:MOST_AT_ONCE], line[MOST_AT_ONCE:]
-        commit = asyncio.create_task(self._commit(workspace, group))
-        try:
-            await asyncio.shield(commit)
-        except asyncio.CancelledError:
-            await asyncio.wait({commit})  # bounded by the database; the others of the group must hear of it
-            raise
+        # Bounded by the database. Whoever is cancelled waits all the same: the others of the group must hear of it.
+        await finish(self._commit(workspace, group))
 
     async def _commit(self, workspace: str, group: Sequence[_Waiting]) -> None:
         try:
@@ -290,18 +304,6 @@ class Ledger:
         return turn
 
 
-# `verify`: whether a chain is what was written, step by step, in the database or in an export.
-#
-# It finds a step that was changed, removed, put in, or put elsewhere, and content that was changed, removed or put in
-# while its key is there. Content that was purged with its key is counted and no fault.
-#
-# In the database it also holds the approvals against the trace: every approval that the trace tells of is there, as the
-# trace tells it (what was asked, how it ended, who answered, whether it was used), and there is none besides.
-
-VERIFY_BATCH: Final = 500  # steps in one read
-MOST_FAULTS: Final = 100  # that are told; the first one says enough
-
-
 Known: TypeAlias = Head | Sequence[Head] | None
 """Heads that an earlier report named."""
 
@@ -312,7 +314,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """`head` is worth keeping elsewhere: given back to a later `verify`, it shows that no end was cut off."""
+    """The result of `verify`. `head` is worth keeping elsewhere: given back to a later `verify`, it shows that no end was cut off."""
 
     workspace: str
     server: str
@@ -335,7 +337,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Verifier:
-    """Takes the links of one chain in order, and holds each against the one before."""
+    """A check of one chain: it takes the links in order, and holds each against the one before."""
 
     def __init__(self) -> None:
         self.last = Head(0, GENESIS)
@@ -406,7 +408,7 @@ class Verifier:
 async def verify(
     database: Database, sealer: Sealer, workspace: str, server: str, known: Known = None
 ) -> Report:
-    """In batches, so that it holds nobody up; what is appended meanwhile is left for the next time."""
+    """Check a chain in batches, so that it holds nobody up; what is appended meanwhile is left for the next time."""
     verifier, seals = Verifier(), Seals(sealer, workspace)
     stored, last = await database.read(_ends, workspace, server)
     while verifier.last.seq < last:
@@ -426,17 +428,14 @@ async def verify(
 
 
 def chains(workspace: str) -> Transaction[list[str]]:
-    """The servers that have a chain in the workspace."""
+    """List the servers that have a chain in the workspace."""
     return [row["server"] for row in (yield _SQL.chains(workspace=workspace))]
 
 
 async def untraced(database: Database, workspace: str) -> list[str]:
-    """Approvals that no trace tells of; the first of them."""
-    return await database.read(_untraced, workspace)
-
-
-def _untraced(workspace: str) -> Transaction[list[str]]:
-    return [row["id"] for row in (yield _SQL.untraced(workspace=workspace, limit=MOST_FAULTS))]
+    """List the first approvals that no trace tells of."""
+    untraced = _SQL.untraced(workspace=workspace, limit=MOST_FAULTS)
+    return [row["id"] for row in await database.read(rows, untraced)]
 
 
 def _heads(known: Known) -> Sequence[Head]:
@@ -467,8 +466,9 @@ def _check_contents(verifier: Verifier, seals: Seals, step: ChainStep, stretch: 
 
 
 def _asks(step: ChainStep) -> bool:
-    """Whether it made an approval, which it does once. With a reason it did not: a grant spoke, or another policy."""
+    """Tell whether it made an approval, which it does once."""
     asked = step.step == StepKind.DECIDED and step.policy in ("supervisor", "human_approval")
+    # With a reason it did not: a grant spoke, or another policy.
     return asked and step.reason is None and step.approval_id is not None
 
 
@@ -520,7 +520,7 @@ _Asked: TypeAlias = tuple[str | None, ...]
 
 
 def _asked_for(first: ChainStep, told: Sequence[ChainStep]) -> _Asked | None:
-    """What the approval is bound to, under the last policy that bound it; None where 0.1 wrote no digest then."""
+    """Tell what the approval is bound to, under the last policy that bound it; None where 0.1 wrote no digest then."""
     bound = [
         each
         for each in told

@@ -51,7 +51,7 @@ async def entries(
     limit: int = 100,
     after: str | None = None,
 ) -> Page[TraceEntry]:
-    """The newest first. `after` is `next` of the page before."""
+    """List the newest first. `after` is `next` of the page before."""
     limit = max(1, min(limit, MOST))
     calls, steps, said, names = await database.read(_page, workspace, wanted, limit, _place(after))
     words = opened(sealer, workspace, said)
@@ -63,7 +63,7 @@ async def entries(
 
 
 async def detail(database: Database, sealer: Sealer, workspace: str, trace_id: str) -> TraceDetail:
-    """One call with every step of it, and what the tool answered."""
+    """Show one call with every step of it, and what the tool answered."""
     rows, said, names = await database.read(_one, workspace, trace_id, (*_SHOWN, "result"))
     if not rows:
         raise NotFound("cannot find the trace; list those of the workspace, and give the whole id")
@@ -81,7 +81,7 @@ async def detail(database: Database, sealer: Sealer, workspace: str, trace_id: s
 async def ended(
     database: Database, sealer: Sealer, workspace: str, trace_id: str
 ) -> tuple[TraceEntry, int] | None:
-    """One call and the time of its last step; None where there is no such call."""
+    """Show one call and the time of its last step; None where there is no such call."""
     rows, said, names = await database.read(_one, workspace, trace_id, _SHOWN)
     if not rows:
         return None
@@ -98,7 +98,7 @@ def opened(sealer: Sealer, workspace: str, said: Rows) -> Words:
 
 
 def recent(workspace: str, agent: str, limit: int = 10) -> Transaction[list[RecentTrace]]:
-    """An agent's last calls as the context of an approval: no arguments."""
+    """List an agent's last calls as the context of an approval: no arguments."""
     calls = yield _calls(workspace, TraceFilter(agent=agent), limit, _place(None))
     traces = [call["trace_id"] for call in calls]
     by_trace = joined((yield _SQL.steps_of(workspace=workspace, traces=_json(traces))))
@@ -111,7 +111,7 @@ def steps_of(workspace: str, trace_id: str) -> Transaction[list[ChainStep]]:
 
 
 def entry(steps: Sequence[ChainStep], words: Words, names: Mapping[str, str] = {}) -> TraceEntry:
-    """Of all steps of one call, in their order."""
+    """Join all steps of one call, given in their order."""
     first = _last(steps, StepKind.PROPOSED)
     verdict = _last(steps, StepKind.DECIDED) or _last(steps, StepKind.UNASKED)
     resolved = _last(steps, StepKind.RESOLVED)
@@ -154,7 +154,7 @@ def read_step(row: Row) -> ChainStep:
 def calls_before(
     workspace: str, wanted: TraceFilter, limit: int, after: str | None
 ) -> Transaction[tuple[Rows, Rows]]:
-    """The newest calls, and every step of them."""
+    """Read the newest calls, and every step of them."""
     calls = yield _calls(workspace, wanted, limit, _place(after))
     steps = yield _SQL.steps_of(workspace=workspace, traces=_json(call["trace_id"] for call in calls))
     return calls, steps
@@ -221,7 +221,7 @@ def _recent(steps: Sequence[ChainStep]) -> RecentTrace:
 
 
 def _approval_status(steps: Sequence[ChainStep], verdict: ChainStep | None) -> str | None:
-    """A call that nobody was asked about has none, whatever id its permission has."""
+    # A call that nobody was asked about has none, whatever id its permission has.
     if steps[0].approval_id is None:
         return None
     ended = next((step.status for step in reversed(steps) if step.step in _ENDINGS), None)
@@ -239,7 +239,7 @@ def _actor(step: ChainStep | None) -> str | None:
 
 
 def _name(step: ChainStep | None, names: Mapping[str, str]) -> str | None:
-    """Of a person. A supervisor's maker is not who decided."""
+    # Only of a person: a supervisor's maker is not who decided.
     return names.get(step.actor_user or "") if step is not None and step.actor_level == 2 else None
 
 

@@ -2,6 +2,12 @@
 
 A line holds what was hashed, the hash, and beside them what was said: `content` has for each name the value as it was
 written, its salt and whether it is there. So an export can be verified without the database: `verify_export`.
+
+The file of a chain is written in the same form, step by step:
+
+INV-F3  A step is in the file before anybody acts on it: a transaction that appends returns after that, or fails.
+INV-F4  The file is whole lines of one chain, whenever its writer is killed; but for a last line without an end, which
+        nobody acted on. `whole_lines` leaves that one out.
 """
 
 from __future__ import annotations
@@ -24,12 +30,15 @@ from legation.errors import InvalidParams, StorageFailed
 from legation.store.database.transaction import Database, Queries, Rows, Transaction
 from legation.store.datafolder import make_folder
 from legation.store.secrets.sealer import Sealer
+from legation.tasks import in_thread
 from legation.wire.api.approvals import TraceEntry
 
 BATCH: Final = 200  # steps in one read: their contents are in memory together
 
 _SQL: Final = Queries("traces")
 
+T = TypeVar("T")
+P = ParamSpec("P")
 Attribute: TypeAlias = str | int | float | bool
 
 
@@ -55,7 +64,7 @@ async def lines(
     *,
     with_contents: bool = True,
 ) -> AsyncGenerator[bytes]:
-    """Every step after a number, each as one line. Content that was purged is left out, or all of it."""
+    """Export every step after a number, each as one line. Content that was purged is left out, or all of it."""
     seals = Seals(sealer, workspace)
     while True:
         rows, contents = await database.read(_stretch, workspace, server, after, with_contents)
@@ -80,7 +89,7 @@ async def lines_of(
     *,
     with_contents: bool = True,
 ) -> AsyncGenerator[bytes]:
-    """Of several chains, one after another: `chains` names all of a workspace."""
+    """Export several chains, one after another: `chains` names all of a workspace."""
     for server in servers:
         chain = lines(database, sealer, workspace, server, after, with_contents=with_contents)
         async with aclosing(chain):
@@ -89,7 +98,7 @@ async def lines_of(
 
 
 def verify_export(exported: Iterable[bytes], known: Mapping[str, Known] | None = None) -> list[Report]:
-    """Of every chain in it, each from its first step on. That the ends are there only `known` can show, by server."""
+    """Verify every chain in it, each from its first step on. That the ends are there only `known` can show, by server."""
     heads = dict(known or {})
     reports = [
         _verified(chain, heads.pop(server, None))
@@ -106,12 +115,12 @@ def verify_export(exported: Iterable[bytes], known: Mapping[str, Known] | None =
 
 
 def verify_lines(exported: Iterable[bytes], known: Known = None) -> Report:
-    """Of an export of one chain."""
+    """Verify an export of one chain."""
     return _verified(_read(exported), known)
 
 
 def otel_attributes(entry: TraceEntry) -> dict[str, Attribute]:
-    """The same entry as attributes of a span; what has no value is left out, and so are the arguments."""
+    """Show the same entry as attributes of a span; what has no value is left out, and so are the arguments."""
     named: dict[str, Attribute | None] = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.agent.id": entry.agent_id,
@@ -179,18 +188,8 @@ def _stretch(workspace: str, server: str, after: int, with_contents: bool) -> Tr
     return rows, (yield _SQL.contents_between(**place, last=rows[-1]["seq"]))
 
 
-# A chain in a file, as it is written: one line for each step, in the form of an export.
-#
-# INV-F3  A step is in the file before anybody acts on it: a transaction that appends returns after that, or fails.
-# INV-F4  The file is whole lines of one chain, whenever its writer is killed; but for a last line without an end, which
-#         nobody acted on. `whole_lines` leaves that one out.
-
-T = TypeVar("T")
-P = ParamSpec("P")
-
-
 class TraceFile:
-    """`with TraceFile(path)`: made when there is something to write, private to its owner."""
+    """A file of one chain, made when there is something to write, private to its owner. `with` it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -208,7 +207,7 @@ class TraceFile:
             self._fd = None
 
     def append(self, data: bytes) -> None:
-        """Whole lines; durable when it returns. Blocks."""
+        """Append whole lines, durable when it returns. Blocks."""
         try:
             fd = self._opened()
             os.ftruncate(fd, self._size)  # what an attempt that failed left behind
@@ -223,8 +222,8 @@ class TraceFile:
         self._size += len(data)
 
     def _opened(self) -> int:
-        """Nobody else's: a chain that is there already is not gone on with, for its keys are gone."""
         if self._fd is None:
+            # A chain that is there already is not gone on with, for its keys are gone.
             make_folder(self.path.parent)
             self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         return self._fd
@@ -258,26 +257,16 @@ class FiledLedger(Ledger):
             async with aclosing(lines(self.database, self.chain.sealer, *place)) as unfiled:
                 new = [line async for line in unfiled]
             if new:
-                await _to_the_end(self._write, new)
+                await in_thread(self._write, new)  # two at once would write into each other
 
     def _write(self, new: Sequence[bytes]) -> None:
-        """In a thread. All steps of a transaction cost one wait for the disk."""
+        # All steps of a transaction cost one wait for the disk.
         self._file.append(b"".join(new))
         self._filed += len(new)
 
 
-async def _to_the_end(work: Callable[[Sequence[bytes]], None], new: Sequence[bytes]) -> None:
-    """A caller that is cancelled waits for the thread all the same: two at once would write into each other."""
-    working = asyncio.ensure_future(asyncio.to_thread(work, new))
-    try:
-        await asyncio.shield(working)
-    except asyncio.CancelledError:
-        await asyncio.wait({working})  # bounded by the disk
-        raise
-
-
 def whole_lines(path: Path) -> Iterator[bytes]:
-    """Without a last line that was being written when its writer was killed."""
+    """Read a file without a last line that was being written when its writer was killed."""
     with path.open("rb") as file:
         for line in file:
             if line.endswith(b"\n"):

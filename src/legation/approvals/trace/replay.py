@@ -1,7 +1,7 @@
-"""What a changed policy would have decided on the calls that are on record.
+"""Rules and the calls on record: how often each decided, and what others would have decided.
 
-It reads and decides, and writes nothing. Limits and grants stay out of it: the policy's verdict of that day is held
-against the policy's verdict of now. Paths are taken as they are named (`call_context.py`).
+A replay reads and decides, and writes nothing. Limits and grants stay out of it: the policy's verdict of that day is held
+against the policy's verdict of now. Paths are taken as they are named (`action_of`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from legation.wire.api.approvals import Replay, Replayed, RuleHits, rfc3339
 BATCH: Final = 32  # calls in one read: their arguments are in memory together
 MOST_SHOWN: Final = 1000  # of those that would be decided otherwise; all are counted
 
+_SQL: Final = Queries("traces")
 _SAID: Final = ("params", "context")
 # What the door names in place of a rule, and as the reason, where a limit stopped a call.
 _LIMIT_RULES: Final = frozenset({"max-per-minute", "max-total", "spend", "loop", "pending"})
@@ -38,7 +39,7 @@ async def replay(
     wanted: TraceFilter,
     limit: int,
 ) -> Replay:
-    """Of the newest `limit` calls that are wanted."""
+    """Decide the newest `limit` calls that are wanted by other policies."""
     count, after = _Count(), None
     while count.calls < limit:
         size = min(BATCH, limit - count.calls)
@@ -110,7 +111,7 @@ def _newest_first(traces: Iterable[Sequence[ChainStep]]) -> list[tuple[ChainStep
 
 
 def _replayed(policies: PolicySet, first: ChainStep, verdict: ChainStep, words: Words) -> Replayed | None:
-    """None where it would be decided as it was."""
+    """Decide one anew; None where it would be decided as it was."""
     said = words[first.server, first.seq]
     params, context = said["params"], said.get("context")
     action, facts = action_of(first.agent, first.tool, first.kind, _mapping(params), _mapping(context))
@@ -130,13 +131,13 @@ def _replayed(policies: PolicySet, first: ChainStep, verdict: ChainStep, words: 
 
 
 def _is_there(first: ChainStep, words: Words) -> bool:
-    """Whether all that a policy would look at can still be read."""
+    """Tell whether all that a policy would look at can still be read."""
     said = words.get((first.server, first.seq), {})
     return "params" in said and said.keys() >= first.content_digests.keys() & {*_SAID}
 
 
 def _is_limit(verdict: ChainStep) -> bool:
-    """By both: an owner may call a rule `loop` too."""
+    # By both: an owner may call a rule `loop` too.
     rule = (verdict.policy_rule or "").rpartition(":")[2]
     return rule in _LIMIT_RULES and verdict.reason in _LIMIT_REASONS
 
@@ -145,13 +146,8 @@ def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-# How often each rule decided: which ones do the work, and which could go.
-
-_SQL: Final = Queries("traces")
-
-
 def hits(workspace: str, policies: PolicySet, since: int = 0) -> Transaction[list[RuleHits]]:
-    """Every rule that is in force, in the order they are asked, also those that never decided.
+    """Count how often each rule decided: those in force, in the order they are asked, also those that never did.
 
     Then whatever else decided: limits, and rules that are gone, which have no action. `since` in milliseconds.
     """

@@ -4,6 +4,16 @@ The hash of a step is SHA-256 over its canonical form: JSON of every member that
 spaces, `prev_hash` among them. A member that a later release adds is null in older steps and changes no hash.
 What is hashed does not depend on who wrote the number down: a confidence is a float and has no sign, whether it comes
 from a caller (`1`), from SQLite (whose `returning` gives 1 for 1.0, and which has no -0.0) or from Postgres.
+
+What was said in a step (arguments, results, errors, the words of people and supervisors) is sealed:
+
+INV-T1  The plain bytes are in no table. A step holds a digest over a random salt and the bytes; the salt is sealed
+        with them, so that the digest of purged content can be compared with no guess.
+INV-T2  Content opens only in its place: workspace, owner, server, number and name are bound into it.
+INV-T3  With the content key of an owner all its content is gone; the steps and their digests stay, and verify.
+
+The owner is the day by default, or what the caller names: a run, whose content then goes with the run. The keys are
+those of `store/secrets/vault.py`, so that rotation and `ContentStore.delete` see them.
 """
 
 from __future__ import annotations
@@ -33,10 +43,13 @@ LONGEST_NAME: Final = 256  # characters of an agent's, a tool's or a rule's name
 GENESIS: Final = "0" * 64  # before the first step
 MOST_NAMES: Final = 64  # of arguments that are told by name
 LONGEST_ARGUMENT_NAME: Final = 31  # a longer word could be a token
+MAX_CONTENT: Final = 8 * 1024 * 1024  # bytes of one value: some milliseconds to seal, in the writer's thread
 
 # What a step may say: all of it is sealed.
 ContentName: TypeAlias = Literal["params", "context", "result", "error", "reasoning", "message", "claim"]
 
+_SALT: Final = 16
+_SQL: Final = Queries("traces")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _ARGUMENT_NAME: Final = re.compile(rf"[A-Za-z0-9_.-]{{1,{LONGEST_ARGUMENT_NAME}}}", re.ASCII)
 
@@ -100,7 +113,7 @@ class ChainStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def hashes_of_0_1(self) -> frozenset[str]:
-        """As release 0.1 may have hashed the same step: it wrote a whole confidence as it came, `1` for 1.0."""
+        """Hash the same step as release 0.1 may have: it wrote a whole confidence as it came, `1` for 1.0."""
         if self.confidence not in (0.0, 1.0):
             return frozenset()
         members = msgspec.to_builtins(self)
@@ -110,10 +123,9 @@ class ChainStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def content_digests(self) -> dict[str, str]:
-        """Empty too where they were tampered with until they are no JSON: then the hash is wrong as well."""
         try:
             return {} if self.digests is None else msgspec.json.decode(self.digests, type=dict[str, str])
-        except msgspec.MsgspecError:
+        except msgspec.MsgspecError:  # tampered with until they are no JSON: then the hash is wrong as well
             return {}
 
 
@@ -121,7 +133,7 @@ STEP_COLUMNS: Final = ChainStep.__struct_fields__
 
 
 class TracedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """What every step of one call has in common."""
+    """The part that every step of one call has in common."""
 
     trace_id: str
     agent: str
@@ -166,7 +178,7 @@ class StepDraft(msgspec.Struct, frozen=True, kw_only=True):
 def proposed(
     call: TracedCall, action: Action, digest: str, *, owner: str | None = None, context: object = None
 ) -> StepDraft:
-    """`context` is what a replay needs besides the arguments."""
+    """Draft the first step. `context` is what a replay needs besides the arguments."""
     contents: dict[ContentName, object] = {"params": action.params}
     if context is not None:
         contents["context"] = context
@@ -201,7 +213,7 @@ def decided(
 
 
 def unasked(call: TracedCall, verdict: RuleAction, rule: str, version: str, *, ended: bool) -> StepDraft:
-    """Of something that was done already. `ended`: the turn was ended for it."""
+    """Draft the step of something that was done already. `ended`: the turn was ended for it."""
     return StepDraft(
         step=StepKind.UNASKED,
         call=call,
@@ -214,12 +226,12 @@ def unasked(call: TracedCall, verdict: RuleAction, rule: str, version: str, *, e
 
 
 def new_trace_id() -> str:
-    """As OpenTelemetry has it: 32 hexadecimal digits, not all zero."""
+    """Make one as OpenTelemetry has it: 32 hexadecimal digits, not all zero."""
     return secrets.token_hex(16)
 
 
 def must_be_name(text: str, what: str) -> str:
-    """Names stand unsealed, and in the text columns of both databases."""
+    # Names stand unsealed, and in the text columns of both databases.
     if not text or len(text) > LONGEST_NAME or _CONTROL.search(text):
         del text
         raise InvalidParams(
@@ -229,26 +241,10 @@ def must_be_name(text: str, what: str) -> str:
 
 
 def argument_names(params: Mapping[str, object]) -> str:
-    """The names that are surely no secret, sorted; `?` stands for each other one, an end is marked by `...`."""
+    """List the names that are surely no secret, sorted; `?` stands for each other one, an end is marked by `...`."""
     names = sorted(name if _ARGUMENT_NAME.fullmatch(name) else "?" for name in params)
     shown = names[:MOST_NAMES]
     return ",".join([*shown, "..."] if len(names) > len(shown) else shown)
-
-
-# What was said in a step, sealed: arguments, results, errors, and the words of people and supervisors.
-#
-# INV-T1  The plain bytes are in no table. A step holds a digest over a random salt and the bytes; the salt is sealed
-#         with them, so that the digest of purged content can be compared with no guess.
-# INV-T2  Content opens only in its place: workspace, owner, server, number and name are bound into it.
-# INV-T3  With the content key of an owner all its content is gone; the steps and their digests stay, and verify.
-#
-# The owner is the day by default, or what the caller names: a run, whose content then goes with the run. The keys are
-# those of `store/secrets/vault.py`, so that rotation and `Content.delete` see them.
-
-MAX_CONTENT: Final = 8 * 1024 * 1024  # bytes of one value: some milliseconds to seal, in the writer's thread
-_SALT: Final = 16
-
-_SQL: Final = Queries("traces")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -291,14 +287,14 @@ def encode_content(value: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Seals:
-    """Opens each key once for the length of one call."""
+    """Seals and opens content; each key is opened once for the length of one call."""
 
     sealer: Sealer
     workspace: str
     _keys: dict[str, DataKey] = field(default_factory=dict, init=False, repr=False)
 
     def ready(self, owner: str, now_ms: int) -> Transaction[None]:
-        """Has the key of an owner, made if there is none: before the first `seal`."""
+        """Open the key of an owner, or make it: before the first `seal`."""
         if owner in self._keys:
             return
         must_be_plain(owner, "the owner of content")
@@ -323,7 +319,7 @@ class Seals:
         self._keys[owner] = key
 
     def seal(self, owner: str, server: str, seq: int, name: ContentName, value: object) -> tuple[str, bytes]:
-        """The digest, and what is stored."""
+        """Return the digest, and what is stored."""
         salt, plain = os.urandom(_SALT), encode_content(value)
         bound = _bound(self.workspace, owner, server, seq, name)
         return commitment(salt, plain), self._keys[owner].seal_page(salt + plain, bound)
@@ -339,16 +335,15 @@ class Seals:
         return OpenedContent(*place, row["trace_id"], opened[:_SALT], opened[_SALT:])
 
 
-def contents_of(
-    workspace: str, traces: Iterable[str], names: Iterable[str]
-) -> Transaction[Rows]:  # opened outside the transaction, by `Seals.open`
+def contents_of(workspace: str, traces: Iterable[str], names: Iterable[str]) -> Transaction[Rows]:
+    """Read sealed contents, which `Seals.open` opens outside the transaction."""
     wanted = {"traces": traces, "names": names}
     lists = {name: msgspec.json.encode([*dict.fromkeys(each)]).decode() for name, each in wanted.items()}
     return (yield _SQL.contents_of(workspace=workspace, **lists))
 
 
 def purge_days(workspace: str, before: date) -> Transaction[list[str]]:
-    """Destroys what was said on the days before one. Afterwards `database.scrub()` leaves no byte of it on SQLite."""
+    """Destroy what was said on the days before one. Afterwards `database.scrub()` leaves no byte of it on SQLite."""
     rows = yield _SQL.purge_days(workspace=workspace, before=f"day-{before.isoformat()}")
     return [row["owner"] for row in rows]
 

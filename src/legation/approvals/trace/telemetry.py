@@ -44,7 +44,7 @@ logger = logging.getLogger("legation.telemetry")
 
 
 class Telemetry:
-    """`async with` it, for as long as the database is open. Belongs to one event loop."""
+    """Spans of ended calls, on their way to a collector. `async with` it, for as long as the database is open. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Telemetry:
             self._exporter.shutdown()  # type: ignore[no-untyped-call]  # a try that is under way ends by itself, within its limit
 
     def ended(self, workspace: str, trace_id: str) -> None:
-        """Whatever became of the call: once, after its last step was committed."""
+        """Note that a call is over, whatever became of it: once, after its last step was committed."""
         if self._task is None:
             self._lose(1, "it is not running")
             return
@@ -142,7 +142,7 @@ class Telemetry:
 
 
 def span_of(entry: TraceEntry, end_ms: int, resource: Resource | None = None) -> ReadableSpan:
-    """The trace id is the call's own, and the span's id follows from it: a call that is sent twice is one span."""
+    """Make the span of a call. Its ids follow from the call's own: a call that is sent twice is one span."""
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
     from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
@@ -167,7 +167,7 @@ def span_of(entry: TraceEntry, end_ms: int, resource: Resource | None = None) ->
 
 
 def _status(entry: TraceEntry) -> Status:
-    """An error where it was refused or failed; the words say which, and nothing that was said."""
+    """Make it an error where the call was refused or failed; the words say which, and nothing that was said."""
     from opentelemetry.trace import Status, StatusCode
 
     why = None
@@ -194,5 +194,5 @@ def _sendable(value: Attribute) -> Attribute:
 
 
 def _text(text: str) -> str:
-    """protobuf has no lone surrogates; one of them would cost the whole batch."""
+    # protobuf has no lone surrogates; one of them would cost the whole batch.
     return text[:LONGEST_TEXT].encode("utf-8", "replace").decode()
