@@ -32,7 +32,7 @@ _UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 
 
 class CommandChannel:
-    """`argv` is run as it is, without a shell, in the root folder, with PATH, HOME and LANG and nothing else of ours."""
+    """A program of the owner's. `argv` is run as it is, without a shell, in the root folder, with PATH, HOME and LANG and nothing else of ours."""
 
     name = "command"
     gathers = True  # it speaks to people, as a rule, and each is a process
@@ -67,7 +67,7 @@ class CommandChannel:
             raise NotDelivered(f"cannot notify by command: {ended}; its last lines are in the log")
 
     async def _run(self, child: Child, notice: ApprovalNotice, output: deque[str]) -> Exit | None:
-        """How it ended by itself; None where it did not in time."""
+        """Run it to its own end; None where that did not come in time."""
         try:
             async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as tasks:
                 tasks.create_task(_keep_last(child, output))
@@ -84,7 +84,7 @@ class CommandChannel:
 
 
 async def _keep_last(child: Child, output: deque[str]) -> None:
-    """Reads all of it, so that the program never waits for a reader."""
+    """Read all of it, so that the program never waits for a reader."""
     async for lines in child.lines():
         output.extend(line.decode(errors="replace") for line in lines[-LAST_LINES:])
 

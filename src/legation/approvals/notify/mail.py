@@ -185,7 +185,7 @@ def letter_of(notice: ApprovalNotice, sender: str, recipients: tuple[str, ...], 
 
 
 def shown(name: str, longest: int = LONGEST_IN_BODY) -> str:
-    """A name that others chose, on one line, from left to right, and as nothing but a name."""
+    """Show a name that others chose on one line, from left to right, and as nothing but a name."""
     visible = "".join(" " if unicodedata.category(char) == "Zs" else _visible(char) for char in name)
     # Mail programs make links of addresses; they, and Python's own header code, decode what looks like an encoded word.
     harmless = visible.replace("://", ": //").replace("=?", "= ?")

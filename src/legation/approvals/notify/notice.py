@@ -1,4 +1,4 @@
-"""What a person is told of an approval.
+"""Notices of approvals: what a person is told, the channels that carry it, and the addresses that these need.
 
 INV-1  A notice holds nothing that anybody said: no arguments, results, reasons. It leaves the machine.
 
@@ -28,7 +28,7 @@ _SIMPLE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 
 
 class ApprovalNotice(msgspec.Struct, frozen=True, kw_only=True):
-    """One for each approval that reaches a person, and one more before it expires; where many are gathered, the one that
+    """A notice of an approval. One for each that reaches a person, and one more before it expires; where many are gathered, the one that
     expires first, with their number."""
 
     kind: NoticeKind
@@ -80,15 +80,13 @@ class ApprovalNotice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """The same however often it is sent, by whichever server, so that receivers can tell a repetition.
-
-        Letters, digits, `_` and `-` only: it stands in headers, and a dot ends it where it is signed.
-        """
+        """The same however often it is sent, by whichever server, so that receivers can tell a repetition."""
+        # Letters, digits, `_` and `-` only: it stands in headers, and a dot ends it where it is signed.
         return f"{self._simple_approval_id}-{self.kind}"
 
     @property
     def asked_id(self) -> str:
-        """Of the first notice on the same approval."""
+        """The id of the first notice on the same approval."""
         return f"{self._simple_approval_id}-asked"
 
     @property
@@ -108,16 +106,13 @@ class ApprovalNotice(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, more=self.more + others)
 
     def encode(self) -> bytes:
-        """One line of JSON, without its ending."""
+        """Write it as one line of JSON, without its ending."""
         return msgspec.json.encode(self)
 
 
 def _encodable(text: str) -> str:
-    """YAML can write half a surrogate pair; no wire can."""
+    # YAML can write half a surrogate pair; no wire can.
     return text.encode("utf-8", "replace").decode()
-
-
-# A way to reach a person, and how it says that it did not.
 
 
 class NotDelivered(Unavailable):
@@ -129,22 +124,23 @@ class NotDelivered(Unavailable):
 
 
 class NoticeChannel(Protocol):
+    """A way to reach a person."""
+
     @property
     def name(self) -> str: ...
 
     @property
     def gathers(self) -> bool:
-        """Whether people read it: what comes in a burst is then told together."""
+        """Tell whether people read it: what comes in a burst is then told together."""
 
     async def send(self, notice: ApprovalNotice) -> None:
-        """Once, within a bound of its own; raises NotDelivered. A repetition is recognisable as one."""
-
-
-# Where notices go: an address of the owner's settings, whose credentials and path may be secret.
+        """Send once, within a bound of its own; raises NotDelivered. A repetition is recognisable as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoticeAddress:
+    """An address of the owner's settings, whose credentials and path may be secret."""
+
     scheme: str
     host: str
     port: int | None
@@ -195,14 +191,14 @@ _KEPT = "/:@!$&'()*+,;=-._~%?[]"
 
 
 def trusted() -> ssl.SSLContext:
-    """Verifies certificates and names, against the same authorities for every channel."""
+    """Make the context that verifies certificates and names, against the same authorities for every channel."""
     import httpx2  # slow; only who sends pays for it
 
     return httpx2.create_ssl_context()
 
 
 def is_untrusted(error: BaseException | None) -> bool:
-    """Whether a certificate was refused, however deep it is said."""
+    """Tell whether a certificate was refused, however deep it is said."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return True

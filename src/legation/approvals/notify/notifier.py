@@ -2,6 +2,15 @@
 
 INV-1  `notify` never waits and never raises: a call at the door is not held up by a mail server.
 INV-2  A channel that hangs, fails or is flooded holds up no other.
+
+Of each channel:
+
+INV-Q1  What waits is bounded. Of too many the newest stay: the older ones are nearer to their end or answered already,
+        and each has a reminder to come.
+INV-Q2  A channel that people read is used at most once in `GATHER` seconds, whatever an agent does: the first notice goes
+        at once, those that come within that time go together, as one. One that would expire before goes earlier, but
+        never sooner than `LEAST_GAP` after the last.
+INV-Q3  A notice is tried at most four times, never after its approval has expired, and what is given up is reported.
 """
 
 from __future__ import annotations
@@ -13,7 +22,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, ParamSpec, Self, TypeAlias
 
 from legation.approvals.notify.command import CommandChannel, clean_environment, must_be_runnable
 from legation.approvals.notify.mail import MailChannel, mail_server, must_be_address
@@ -24,15 +33,7 @@ from legation.errors import ConfigInvalid, LegationError
 from legation.proc import Launcher
 from legation.settings import Settings
 
-# The way of notices through one channel: a bounded queue and the one task that empties it.
-#
-# INV-1  What waits is bounded. Of too many the newest stay: the older ones are nearer to their end or answered already,
-#        and each has a reminder to come.
-# INV-2  A channel that people read is used at most once in `GATHER` seconds, whatever an agent does: the first notice goes
-#        at once, those that come within that time go together, as one. One that would expire before goes earlier, but
-#        never sooner than `LEAST_GAP` after the last.
-# INV-3  A notice is tried at most four times, never after its approval has expired, and what is given up is reported.
-
+P = ParamSpec("P")
 OnFailure: TypeAlias = Callable[[str, str], None]
 """Gets the channel's name and why: words that start with "cannot" and hold no secret."""
 
@@ -46,9 +47,15 @@ LEAST_GAP: Final = 10.0
 PAUSES: Final = (1.0, 5.0, 25.0)
 # A channel's time for one attempt. Each has a shorter one of its own: this is for those that have none.
 ATTEMPT_LIMIT: Final = 60.0
+# The server's time at its end, for what is under way.
+EXIT_GRACE: Final = 3.0
+# A channel's time to obey: a program gets TERM and 2 s, then KILL.
+STOP_LIMIT: Final = 10.0
 
 
 class ChannelQueue:
+    """The notices on their way through one channel: a bounded queue and the one task that empties it."""
+
     def __init__(
         self,
         channel: NoticeChannel,
@@ -89,12 +96,12 @@ class ChannelQueue:
         self._changed.set()
 
     def close(self) -> None:
-        """From now on each notice is tried once more at most, without a pause."""
+        """Have each notice tried once more at most from now on, without a pause."""
         self._closing.set()
         self._changed.set()
 
     async def run(self) -> None:
-        """Until closed and empty."""
+        """Send what comes, until closed and empty."""
         while True:
             while self._waiting:
                 await self._until_due()
@@ -108,7 +115,7 @@ class ChannelQueue:
             await self._changed.wait()
 
     async def _until_due(self) -> None:
-        """Of a channel that gathers: until it may be used again. What comes meanwhile may be urgent."""
+        """Wait until a channel that gathers may be used again. What comes meanwhile may be urgent."""
         while (left := self._seconds_left()) > 0 and not self._closing.is_set():
             self._changed.clear()
             await self._paused(left, self._changed)
@@ -132,7 +139,7 @@ class ChannelQueue:
         return still[0].with_more(more)
 
     def report_unsent(self) -> None:
-        """After the end of `run`, however it came."""
+        """Report what is left after the end of `run`, however that came."""
         if self.unsent:
             self._report(f"{self.unsent} notices were not sent before the end; look at the approvals")
         self._report_dropped()
@@ -171,7 +178,7 @@ class ChannelQueue:
         return None
 
     async def _paused(self, seconds: float, *events: asyncio.Event) -> bool:
-        """Whether the pause, or one of the events, has passed; not where the end came first."""
+        """Pause, or wait for one of the events; tell whether it has passed, and not the end come first."""
         waits = [
             asyncio.ensure_future(self._clock.sleep(seconds)),
             *(asyncio.ensure_future(event.wait()) for event in (self._closing, *events)),
@@ -196,18 +203,12 @@ class ChannelQueue:
     def _tell(self, why: str) -> None:
         try:
             self._on_failure(self._channel.name, why)
-        except Exception:  # whoever listens must not stop the lane
+        except Exception:  # whoever listens must not stop the queue
             log.exception("cannot report a failure of notifications")
 
 
-# The server's time at its end, for what is under way.
-EXIT_GRACE: Final = 3.0
-# A channel's time to obey: a program gets TERM and 2 s, then KILL.
-STOP_LIMIT: Final = 10.0
-
-
 class Notifier:
-    """Use it as `async with`. At exit what waits is tried once more, for `grace` seconds together; the rest is reported."""
+    """The channels of a server. `async with` it: at exit what waits is tried once more, for `grace` seconds together; the rest is reported."""
 
     def __init__(
         self,
@@ -221,53 +222,50 @@ class Notifier:
         self._clock = clock
         self._on_failure = on_failure
         self._grace = grace
-        self._lanes: tuple[ChannelQueue, ...] = ()
+        self._queues: tuple[ChannelQueue, ...] = ()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def notify(self, notice: ApprovalNotice) -> None:
-        for lane in self._lanes:
-            lane.put(notice)
+        for queue in self._queues:
+            queue.put(notice)
 
     @property
     def unsent(self) -> int:
-        """Notices that wait or are under way, counted once for each channel."""
-        return sum(lane.unsent for lane in self._lanes)
+        """Count the notices that wait or are under way, once for each channel."""
+        return sum(queue.unsent for queue in self._queues)
 
     async def __aenter__(self) -> Self:
-        self._lanes = tuple(
+        self._queues = tuple(
             ChannelQueue(channel, self._clock, self._on_failure) for channel in self._channels
         )
         self._tasks = {
-            asyncio.create_task(lane.run(), name=f"legation-notify-{channel.name}")
-            for lane, channel in zip(self._lanes, self._channels, strict=True)
+            asyncio.create_task(queue.run(), name=f"legation-notify-{channel.name}")
+            for queue, channel in zip(self._queues, self._channels, strict=True)
         }
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lanes, self._lanes = self._lanes, ()
-        for lane in lanes:
-            lane.close()
+        queues, self._queues = self._queues, ()
+        if not queues:  # `asyncio.wait` wants something to wait for
+            return
+        for queue in queues:
+            queue.close()
         try:
-            await _wait(self._tasks, self._grace)
+            await asyncio.wait(self._tasks, timeout=self._grace)
         finally:
             for task in self._tasks:
                 task.cancel()
-            await _wait(self._tasks, STOP_LIMIT)
-            for lane in lanes:
-                lane.report_unsent()
-
-
-async def _wait(tasks: set[asyncio.Task[None]], seconds: float) -> None:
-    if tasks:
-        await asyncio.wait(tasks, timeout=seconds)
+            await asyncio.wait(self._tasks, timeout=STOP_LIMIT)
+            for queue in queues:
+                queue.report_unsent()
 
 
 def channels_of(
     settings: Settings, clock: Clock | None = None, launcher: Launcher | None = None
 ) -> list[NoticeChannel]:
-    """Those that are set, ready to send; `ConfigInvalid` with every problem where there is one."""
+    """Make those that are set, ready to send; `ConfigInvalid` with every problem where there is one."""
     if found := problems(settings):
         lines = "".join(f"\n- {problem}" for problem in found)
         raise ConfigInvalid(f"cannot notify anybody; correct this:{lines}", {"problems": found})
@@ -283,7 +281,7 @@ def channels_of(
 
 
 def problems(settings: Settings, environ: Mapping[str, str] | None = None) -> list[str]:
-    """All that keeps a channel from working and can be told without using it."""
+    """List all that keeps a channel from working and can be told without using it."""
     return [*_webhook_problems(settings), *_command_problems(settings, environ), *_mail_problems(settings)]
 
 
@@ -295,9 +293,9 @@ def _webhook_problems(settings: Settings) -> list[str]:
     if url is None and secret is not None:
         found.append("cannot use notify_webhook_secret without an address: set notify_webhook, or remove it")
     if url is not None:
-        found += _complaint(lambda: webhook_address(url))
+        found += _complaint(webhook_address, url)
     if secret is not None:
-        found += _complaint(lambda: key_of(secret))
+        found += _complaint(key_of, secret)
     return found
 
 
@@ -305,7 +303,7 @@ def _command_problems(settings: Settings, environ: Mapping[str, str] | None) -> 
     if not settings.notify_command:
         return []
     environment = clean_environment(os.environ if environ is None else environ)
-    return _complaint(lambda: must_be_runnable(settings.notify_command, environment))
+    return _complaint(must_be_runnable, settings.notify_command, environment)
 
 
 def _mail_problems(settings: Settings) -> list[str]:
@@ -314,19 +312,19 @@ def _mail_problems(settings: Settings) -> list[str]:
     if server is None and recipients:
         found.append("cannot use notify_to without a mail server: set notify_smtp, or remove it")
     if server is not None:
-        found += _complaint(lambda: mail_server(server))
+        found += _complaint(mail_server, server)
         if sender is None:
             found.append("cannot use notify_smtp without a sender: set notify_from")
         if not recipients:
             found.append("cannot use notify_smtp without recipients: set notify_to")
     for address in (*([sender] if sender else []), *recipients):
-        found += _complaint(lambda address=address: must_be_address(address))  # type: ignore[misc]
+        found += _complaint(must_be_address, address)
     return found
 
 
-def _complaint(check: Callable[[], object]) -> list[str]:
+def _complaint(check: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> list[str]:
     try:
-        check()
+        check(*args, **kwargs)
     except LegationError as error:
         return [error.message]
     return []

@@ -130,7 +130,7 @@ def verify(
     *,
     now: float | None = None,
 ) -> str:
-    """For receivers: the notice's id if `body` is as Legation sent it, else `Unauthenticated`.
+    """Check a notice, for receivers: return its id if `body` is as Legation sent it, else `Unauthenticated`.
 
     `body` is what came, before any parsing. Keep the ids for `tolerance` seconds: one that comes again is a
     repetition. `now` is in seconds since the epoch.
@@ -171,7 +171,7 @@ def webhook_address(url: Secret) -> NoticeAddress:
 
 
 def key_of(secret: Secret) -> bytes:
-    """The bytes that sign: those that `whsec_` and base64 stand for, else the text itself."""
+    """Read the bytes that sign: those that `whsec_` and base64 stand for, else the text itself."""
     text = secret.reveal()
     if not text.startswith(_PREFIX):
         return text.encode()
