@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
@@ -284,7 +283,7 @@ class Attendance:
         if now - looked >= LOOK_EVERY_MS:
             attending = _SQL.attending(workspace=workspace, since=now - KEPT_MS)
             found = [
-                (_glob(row["tools"]) if row["tools"] else None, row["seen_at"])
+                (Glob(row["tools"]) if row["tools"] else None, row["seen_at"])
                 for row in await self._database.read(rows, attending)
             ]
             self._known[workspace] = now, found
@@ -298,11 +297,6 @@ def forget_attendance(now_ms: int) -> Transaction[None]:
 def _note(workspace: str, supervisor: str, tools: str, now_ms: int) -> Transaction[None]:
     yield _SQL.attend(workspace=workspace, supervisor=supervisor, tools=tools, now=now_ms)
     yield _SQL.attend_to_few(workspace=workspace, supervisor=supervisor, most=MOST_PATTERNS)
-
-
-@lru_cache(maxsize=1024)  # many that wait look at the same moment
-def _glob(text: str) -> Glob:
-    return Glob(text)
 
 
 class ChangeStream:

@@ -23,17 +23,13 @@ from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth, truth
 
 MAX_NODES: Final = 1000  # of one pattern, its repetitions written out
 MAX_TEXT: Final = 32 * 1024  # characters; a longer text is not judged
-MAX_STEPS: Final = (
-    600_000  # of one decision: some 45 ms of the processor, for which the loop and its sessions may wait
-)
+MAX_STEPS: Final = 600_000  # of one decision: some 45 ms of the processor, for which the loop may wait
 _KEPT_STATES: Final = 512
 _KEPT_MOVES: Final = 32 * 1024
 _KEPT_CHARS: Final = 4096
 _FEW: Final = 9  # nodes of a pattern that cannot have more states than are kept
 _EXPLORED: Final = 4096  # moves that are tried when a pattern is read: a millisecond or two
-_STEP: Final = (
-    5  # what a character costs, in steps, where no states are kept; each way of going on costs one more
-)
+_STEP: Final = 5  # steps that a character costs where no states are kept; each way of going on costs one more
 _SHIFTS: Final = 4  # ways of going on that many places of a pattern share
 _USUAL_CHARS: Final = 64  # of a text that are not ASCII,
 _UNUSUAL: Final = 16  # and what each more of them costs, in steps
@@ -67,7 +63,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """One character out of a set: ranges, or classes such as digits; or out of all others."""
+    """A character out of a set: ranges, or classes such as digits; or out of all others."""
 
     ranges: tuple[tuple[str, str], ...] = ()
     classes: tuple[tuple[str, bool], ...] = ()  # one of "dws", and whether it is meant
@@ -152,7 +148,7 @@ class Automaton:
         self._price = 1 if self._is_small else _STEP + len(self._shifts) + len(self._gates)
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text fits; at most MAX_TEXT of it."""
+        """Tell whether the whole text fits; at most MAX_TEXT of it."""
         return self._walk(self._start, text)[0].accepts
 
     def judge(self, pieces: Pieces, budget: Budget | None = None) -> Truth:
@@ -184,7 +180,7 @@ class Automaton:
         return UNKNOWN if after is None or after.accepts else NO
 
     def _run(self, state: _State, text: str, budget: Budget) -> _State | None:
-        """None: the budget does not reach for an answer."""
+        """Read a text; None: the budget does not reach for an answer."""
         if len(text) > _USUAL_CHARS and not text.isascii():
             after = self._read(state, text[:_USUAL_CHARS], budget)
             if after is None or after.ends:
@@ -205,7 +201,7 @@ class Automaton:
         return state
 
     def _walk(self, state: _State, text: str) -> tuple[_State, int]:
-        """Where it leads, and how much of it was read."""
+        """Find where it leads, and how much of it was read."""
         if not self._is_small:
             return self._sweep(state, text)
         for at, char in enumerate(text, 1):
@@ -215,7 +211,7 @@ class Automaton:
         return state, len(text)
 
     def _sweep(self, state: _State, text: str) -> tuple[_State, int]:
-        """The same for a pattern of many states: keeping them would cost more than it saves."""
+        """Do the same for a pattern of many states: keeping them would cost more than it saves."""
         places = state.places
         for at, char in enumerate(text, 1):
             places = self._moved(places, char)
@@ -247,7 +243,7 @@ class Automaton:
         return found
 
     def _takers(self, char: str) -> int:
-        """The places where the character may come."""
+        """Find the places where the character may come."""
         found = 0
         for chars, places in self._sets:
             if chars.holds(char):
@@ -266,7 +262,7 @@ class Automaton:
         return state
 
     def _closed(self, first: int) -> int:
-        """Where a character may come next, or the text may end, once it has led here."""
+        """Find where a character may come next, or the text may end, once it has led here."""
         found, places, waiting = {first}, 0, [first]
         while waiting:
             node = waiting.pop()
@@ -279,7 +275,7 @@ class Automaton:
         return places
 
     def _connect(self) -> None:
-        """From each place to those behind it: by a shift where many go equally far, else by who leads to it."""
+        """Connect each place to those behind it: by a shift where many go equally far, else by who leads to it."""
         sets: dict[Chars, int] = {}
         lengths: dict[int, int] = {}
         sources: dict[int, int] = {}
@@ -299,7 +295,7 @@ class Automaton:
         self._gates = tuple((leading, 1 << after) for after, leading in sources.items())
 
     def _explore(self) -> bool:
-        """Whether the states are so few that all are kept, as far as usual characters show."""
+        """Tell whether the states are so few that all are kept, as far as usual characters show."""
         if len(self._edges) <= _FEW:
             return True
         chars = {char for chars, _ in self._sets for pair in chars.ranges for char in pair} | set("0aA_ -/\n")
@@ -320,7 +316,7 @@ class Automaton:
         return True
 
     def _reachable(self, state: _State) -> _State:
-        """It, and what is reached from it by any characters."""
+        """Find what is reached from it by any characters, itself too."""
         if state.reached is None:
             found, waiting = state.places, state.places
             while waiting:
@@ -333,7 +329,7 @@ class Automaton:
         return state.reached
 
     def _takes_anything(self, node: int) -> bool:
-        """It takes every character, is back where it was, and may end there: whatever comes, it fits."""
+        """Tell whether it takes every character, is back where it was, and may end there: whatever comes, it fits."""
         edge, after = self._edges[node], self._after[node]
         return edge is not None and edge[0] == ANY and bool(after >> node & 1) and bool(after & _END)
 
@@ -345,7 +341,7 @@ class Automaton:
         return len(self._edges) - 1
 
     def _build(self, pattern: Pattern, after: int) -> int:
-        """The node where the pattern begins, if `after` is where it ends."""
+        """Build the node where the pattern begins, if `after` is where it ends."""
         match pattern:
             case Chars():
                 return self._node((pattern, after))

@@ -1,4 +1,8 @@
-"""What conditions can look at, and what it means where an action does not have it."""
+"""Conditions of a rule: the fields that they look at, comparisons of these, and `all`, `any`, `not` of them.
+
+No type is turned into another: "500" is not 500, and true is not 1. A value of another type than the rule's is
+neither equal nor unequal to it, smaller nor greater: it is unknown.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ class ActionView:
     _read: dict[str, Values] = field(default_factory=dict)
 
     def real(self, path: str) -> str | None:
-        """Each path is resolved once in a decision, so that all rules see the same place."""
+        """Resolve a path, once in a decision, so that all rules see the same place."""
         if path not in self._real:
             self._real[path] = self.facts.resolve(path)
         return self._real[path]
@@ -57,14 +61,14 @@ class ActionView:
         )
 
     def once(self, name: str, read: Callable[[ActionView], Values]) -> Values:
-        """What costs as much as the action is long is read once, however many rules ask for it."""
+        """Read once what costs as much as the action is long, however many rules ask for it."""
         if name not in self._read:
             self._read[name] = read(self)
         return self._read[name]
 
 
 class Hidden:
-    """In place of a value that is there but cannot be read."""
+    """The place of a value that is there but cannot be read."""
 
 
 HIDDEN: Final = Hidden()
@@ -83,7 +87,7 @@ def reader(name: str) -> Callable[[ActionView], Values]:
 
 
 def if_missing(name: str, view: ActionView) -> Truth:
-    """What any comparison with a missing field is worth."""
+    """Tell what any comparison with a missing field is worth."""
     if name not in _NEEDS:
         return UNKNOWN
     return UNKNOWN if view.kind in _NEEDS[name] else NO
@@ -96,7 +100,7 @@ def _spread(value: object) -> Values:
 
 
 def _dig(view: ActionView, keys: tuple[str, ...]) -> Values:
-    """Through lists too: `edits.path` is the path of every edit."""
+    """Read a member through lists too: `edits.path` is the path of every edit."""
     found: list[object] = [view.action.params]
     for key in keys:
         view.budget.spend(len(found))
@@ -127,7 +131,7 @@ def _hosts(view: ActionView) -> Values:
 
 
 def _host(url: str) -> object:
-    """In lower case. What clients read in different ways is not read at all."""
+    # In lower case. What clients read in different ways is not read at all.
     if not is_plain_url(url):
         return HIDDEN
     try:
@@ -138,7 +142,8 @@ def _host(url: str) -> object:
 
 
 def is_plain_url(url: str) -> bool:
-    """No user name before the host, no backslash, blank or control character, an ordinary beginning."""
+    """Tell whether all clients read it alike: no user name before the host, no backslash, blank or control character, an
+    ordinary beginning."""
     scheme, mark, rest = url.partition("://")
     if not mark or not scheme.isascii() or not scheme.islower():
         return False
@@ -170,8 +175,6 @@ _READERS: Final[Mapping[str, Callable[[ActionView], Values]]] = {
 }
 
 
-# Conditions of a rule: comparisons of a field, and `all`, `any`, `not` of them.
-
 Op = Literal["==", "!=", "<", "<=", ">", ">=", "in", "glob", "regex", "exists", "under"]
 MAX_VALUES: Final = 1000  # of one field, such as the paths of one call; of more nobody knows
 _VALUE: Final = 10  # steps that a comparison costs, however short what it compares
@@ -182,7 +185,7 @@ Test: TypeAlias = Callable[[object, ActionView], Truth]
 
 @dataclass(frozen=True, slots=True)
 class ConditionFinding:
-    """What one comparison came to, in words for the person who asked."""
+    """The outcome of one comparison, in words for the person who asked."""
 
     truth: Truth
     words: str
@@ -199,7 +202,7 @@ class Condition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`missing` is what the rule says a missing field is worth; None: what `if_missing` says."""
+    """A field compared with a value. `missing` is what a missing field is worth; None: what `if_missing` says."""
 
     field: str
     op: Op
@@ -253,42 +256,24 @@ class Existence:
 
 
 @dataclass(frozen=True, slots=True)
-class All:
+class Joined:
+    """All of some conditions, which one NO ends, or any of them, which one YES ends."""
+
     items: tuple[Condition, ...]
+    ended_by: Truth = NO
 
     @property
     def fields(self) -> frozenset[str]:
-        return _fields(self.items)
+        return frozenset().union(*(item.fields for item in self.items))
 
     def holds(self, view: ActionView) -> Truth:
-        found: Truth = YES
+        found = negate(self.ended_by)
         for item in self.items:
             held = item.holds(view)
-            if held is NO:
-                return NO
-            found = min(found, held)
-        return found
-
-    def findings(self, view: ActionView) -> Iterator[ConditionFinding]:
-        for item in self.items:
-            yield from item.findings(view)
-
-
-@dataclass(frozen=True, slots=True)
-class Any:
-    items: tuple[Condition, ...]
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return _fields(self.items)
-
-    def holds(self, view: ActionView) -> Truth:
-        found: Truth = NO
-        for item in self.items:
-            held = item.holds(view)
-            if held is YES:
-                return YES
-            found = max(found, held)
+            if held is self.ended_by:
+                return held
+            if held is UNKNOWN:
+                found = UNKNOWN
         return found
 
     def findings(self, view: ActionView) -> Iterator[ConditionFinding]:
@@ -310,10 +295,6 @@ class Not:
     def findings(self, view: ActionView) -> Iterator[ConditionFinding]:
         for found in self.item.findings(view):
             yield ConditionFinding(negate(found.truth), f"not ({found.words})")
-
-
-def _fields(items: tuple[Condition, ...]) -> frozenset[str]:
-    return frozenset().union(*(item.fields for item in items))
 
 
 _SHOWN: Final = 80  # characters of a value
@@ -338,11 +319,6 @@ def kind_of(value: object) -> str:
         return "number"
     return "text" if isinstance(value, str) else "neither text nor number"
 
-
-# What each operator does with one value.
-#
-# No type is turned into another: "500" is not 500, and true is not 1. A value of another type than the rule's is
-# neither equal nor unequal to it, smaller nor greater: it is unknown.
 
 Scalar: TypeAlias = str | int | float | bool
 _ORDER: Final[dict[str, Callable[[float, float], bool]]] = {
@@ -398,14 +374,14 @@ def literals(texts: Sequence[str]) -> Automaton:
 
 
 def fits(automaton: Automaton) -> Test:
-    """For texts."""
+    """Match texts."""
     return lambda actual, view: (
         automaton.judge((actual,), view.budget) if isinstance(actual, str) else UNKNOWN
     )
 
 
 def fits_path(automaton: Automaton) -> Test:
-    """For paths: as named and as resolved, so that a link with a harmless name is not harmless."""
+    """Match paths, as named and as resolved, so that a link with a harmless name is not harmless."""
 
     def test(actual: object, view: ActionView) -> Truth:
         if not isinstance(actual, str) or actual.startswith("~"):  # a home that is not known
@@ -421,7 +397,7 @@ def fits_path(automaton: Automaton) -> Test:
 
 
 def fits_command(automaton: Automaton) -> Test:
-    """For one simple command with its holes."""
+    """Match one simple command with its holes."""
     return lambda actual, view: automaton.judge(actual, view.budget) if isinstance(actual, tuple) else UNKNOWN
 
 
@@ -430,7 +406,7 @@ def differs(test: Test) -> Test:
 
 
 def under(folders: Sequence[str]) -> Test:
-    """Below any of the folders."""
+    """Match what lies below any of the folders."""
 
     def test(actual: object, view: ActionView) -> Truth:
         path = view.facts.absolute(actual) if isinstance(actual, str) else None

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 from legation.approvals.policy.patterns import BadGlob, go_glob
 from legation.errors import ConfigInvalid
 
-# All that is wrong with the owner's files, each with its place and the word that was probably meant.
-
 _SHOWN: Final = 60  # characters of a word from the file
 _MOST: Final = 100  # problems that are listed
 
 
 @dataclass(slots=True)
 class Problems:
+    """All that is wrong with the owner's files, each with its place and the word that was probably meant."""
+
     found: list[tuple[str, int, str]] = field(default_factory=list)
 
     def add(self, file: str, line: int, what: str) -> None:
@@ -46,7 +46,7 @@ def shown(word: object) -> str:
 
 
 def unknown(what: str, word: str, known: Iterable[str]) -> str:
-    """`unknown action 'denny'; did you mean 'deny'?`"""
+    """Say `unknown action 'denny'; did you mean 'deny'?`"""
     words = list(known)
     near = nearest(word, words)
     hint = f"did you mean {near!r}?" if near else f"known are {', '.join(words)}"
@@ -84,7 +84,7 @@ class Node:
     raw: str = ""  # a plain value as it was written
 
     def plain(self) -> object:
-        """Without lines."""
+        """Drop the lines."""
         if isinstance(self.value, dict):
             return {key: node.plain() for key, node in self.value.items()}
         if isinstance(self.value, list):
@@ -115,7 +115,7 @@ def read_documents(text: str, report: Report) -> list[Node]:
 
 
 def _first_too_deep(text: str, loader: type) -> int | None:
-    """The line; composing it would overflow the stack of the parser, which is written in C."""
+    """Find the line where it is nested too deep: composing it would overflow the stack of the parser, written in C."""
     import yaml
 
     depth = 0
@@ -177,8 +177,6 @@ class _Converter:
         return text
 
 
-# Reading one file of the owner: every value is checked, and every mistake is noted with its line.
-
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h|d)", re.ASCII)
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
@@ -188,6 +186,8 @@ WEEK: Final = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
+    """One file of the owner: every value is checked, and every mistake is noted with its line."""
+
     file: str
     problems: Problems
 
@@ -198,7 +198,7 @@ class SourceFile:
         return f"{self.file}:{node.line}"
 
     def map(self, node: Node, what: str, known: Iterable[str]) -> dict[str, Node]:
-        """Its members, of which all are known."""
+        """Read its members, of which all are known."""
         if not isinstance(node.value, dict):
             self.report(node.line, f"{what} is no map; write `key: value` lines")
             return {}
@@ -209,7 +209,7 @@ class SourceFile:
         return {key: inner for key, inner in node.value.items() if key in words}
 
     def items(self, node: Node, what: str) -> list[Node]:
-        """Of a list that has some."""
+        """Read a list that has some."""
         if isinstance(node.value, list) and node.value:
             return node.value
         self.report(node.line, f"{what} is no list; write `- ` before each item, and at least one")
@@ -237,7 +237,7 @@ class SourceFile:
         return tuple(text for text in found if text is not None)
 
     def globs(self, node: Node, what: str) -> tuple[str, ...]:
-        """For names; malformed ones are refused."""
+        """Read globs for names; malformed ones are refused."""
         good = []
         for item in self.one_or_more(node):
             text = self.text(item, what)

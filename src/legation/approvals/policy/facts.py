@@ -1,4 +1,4 @@
-"""What a decision may know besides the action: where the agent works, and what a path really is."""
+"""Facts of a decision besides the action: where the agent works, and what a path really is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VARIABLES: Final = ("$WORKSPACE", "$HOME", "$CWD")
 
 
 def real_path(path: str) -> str | None:
-    """Where the path leads through all links; None where that cannot be told."""
+    """Find where the path leads through all links; None where that cannot be told."""
     try:
         return _by_kernel(path) if _O_PATH else os.path.realpath(path, strict=True)
     except (FileNotFoundError, NotADirectoryError):
@@ -29,7 +29,7 @@ def real_path(path: str) -> str | None:
 
 
 def _of_new(path: str) -> str | None:
-    """Of a path whose end is not there. The part that is there is found in few steps, however many names there are:
+    """Resolve a path whose end is not there. The part that is there is found in few steps, however many names there are:
     behind a name that is missing no other one can be found, and none is looked for."""
     if not path.startswith("/"):
         return os.path.realpath(path)
@@ -49,7 +49,7 @@ def _of_new(path: str) -> str | None:
 
 
 def _by_kernel(path: str) -> str:
-    """Three calls instead of one for each folder, and no time between them in which a folder could be replaced."""
+    # Three calls instead of one for each folder, and no time between them in which a folder could be replaced.
     descriptor = os.open(path, _O_PATH | os.O_CLOEXEC)
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - a Path costs more than the call
@@ -76,17 +76,17 @@ class Facts:
     _roots: dict[str, RuleFolder | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def line(self, command: str) -> ShellLine:
-        """As it was read for this decision (`shell/lines.py`), else as it can be read without any help."""
+        """Return it as it was read for this decision (`shell/lines.py`), else as it can be read without any help."""
         return self.lines.get(command) or split(command)
 
     def with_line(self, command: str, line: ShellLine) -> Facts:
-        """For one decision; the folders stay those that were resolved already."""
+        """Add a line for one decision; the folders stay those that were resolved already."""
         facts = replace(self, lines={**self.lines, command: line})
         object.__setattr__(facts, "_roots", self._roots)
         return facts
 
     def once(self) -> Facts:
-        """For one decision. Each path is resolved once, so that rules and grants see the same place; and what was
+        """Copy it for one decision. Each path is resolved once, so that rules and grants see the same place; and what was
         resolved in a thread costs the loop no look at the disk."""
         copy = replace(self, resolve=Resolved(self.resolve))
         object.__setattr__(copy, "_roots", self._roots)  # folders are the session's, and stay what they were
@@ -98,7 +98,7 @@ class Facts:
         return self._roots[text]
 
     def absolute(self, path: str) -> str | None:
-        """As it would be opened, `..` and all; None where that depends on what is not known."""
+        """Write a path as it would be opened, `..` and all; None where that depends on what is not known."""
         if path == "~" or path.startswith("~/"):
             return None if self.home is None else self.home + path[1:]
         if path.startswith("~") or path[:5].lower() == "file:":
@@ -108,7 +108,7 @@ class Facts:
         return None if self.cwd is None else posixpath.join(self.cwd, path)
 
     def places(self, paths: Iterable[str]) -> tuple[str | None, ...]:
-        """Where paths lead at this moment; None where that cannot be told."""
+        """Find where paths lead at this moment; None where that cannot be told."""
         absolute = map(self.absolute, paths)
         return tuple(None if path is None else self.resolve(path) for path in absolute)
 
@@ -136,7 +136,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Where paths lead, each looked up once."""
+    """A resolver that looks each path up once."""
 
     resolve: Resolve
     known: dict[str, str | None] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class RuleFolder:
 
 
 def contains(folder: str, path: str) -> bool:
-    """By whole names: `project` does not hold `project-evil`."""
+    """Compare by whole names: `project` does not hold `project-evil`."""
     return path == folder or folder == "/" or path.startswith(f"{folder}/")
 
 
@@ -178,5 +178,5 @@ def normal(path: str) -> str:
 
 
 def as_named(path: str) -> str:
-    """A stand-in for `real_path` that never looks at the disk."""
+    """Stand in for `real_path` without a look at the disk."""
     return normal(path)

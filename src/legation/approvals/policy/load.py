@@ -1,7 +1,13 @@
 """Policies from a file or a folder: all of them, or an error that lists all that is wrong.
 
 A folder is its `*.yaml` and `*.yml` files in the order of their names; hidden files and folders in it are left
-alone.
+alone. Each rule is tested with its examples whenever it is loaded, calls in a short form:
+
+$ git status                         a shell command
+read $WORKSPACE/src/a.py             a kind and the paths
+fetch https://example.com/           a kind and the addresses
+create_refund amount=100             a tool and its arguments
+{tool: gmail.send, params: {to: a@b.c}, kind: other}
 """
 
 from __future__ import annotations
@@ -29,14 +35,6 @@ from legation.errors import InvalidParams, NotFound
 from legation.wire.acp.updates import TOOL_KINDS, ToolCall
 from legation.wire.action import Action, canonical_path
 
-# Calls in a short form: the examples that a rule is tested with whenever it is loaded.
-#
-# $ git status                         a shell command
-# read $WORKSPACE/src/a.py             a kind and the paths
-# fetch https://example.com/           a kind and the addresses
-# create_refund amount=100             a tool and its arguments
-# {tool: gmail.send, params: {to: a@b.c}, kind: other}
-
 WORKSPACE: Final = "/workspace"
 HOME: Final = "/home/you"
 CALL_KEYS: Final = ("tool", "kind", "agent", "params", "path", "paths", "command", "url", "urls")
@@ -44,7 +42,7 @@ CALL_KEYS: Final = ("tool", "kind", "agent", "params", "path", "paths", "command
 
 @dataclass(frozen=True, slots=True)
 class ExampleFolders:
-    """Where relative paths, `~` and `$WORKSPACE` of a short form are."""
+    """The folders that relative paths, `~` and `$WORKSPACE` of a short form mean."""
 
     workspace: str = WORKSPACE
     home: str = HOME
@@ -63,7 +61,7 @@ EXAMPLE_FACTS: Final = Facts(WORKSPACE, WORKSPACE, HOME, as_named)
 
 
 class BadCall(Exception):
-    """What is wrong with a call in the short form."""
+    """A call in the short form that is none: it says what is wrong."""
 
 
 def parse_call(
@@ -73,7 +71,7 @@ def parse_call(
     kind: str | None = None,
     agent: str = "agent",
 ) -> Action:
-    """`tool`, `kind` and `agent` stand for what the call leaves out."""
+    """Read a call in the short form. `tool`, `kind` and `agent` stand for what it leaves out."""
     given = _from_text(call) if isinstance(call, str) else call
     if not isinstance(given, dict) or not given:
         raise BadCall("is neither text nor a map; write `$ command`, `kind path`, `tool key=value` or a map")
@@ -137,7 +135,7 @@ def _from_text(text: str) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> object:
-    """As JSON where it is some, else as the text that it is."""
+    """Read it as JSON where it is some, else as the text that it is."""
     try:
         return json.loads(text)
     except ValueError:
@@ -145,7 +143,7 @@ def parse_value(text: str) -> object:
 
 
 def check_examples(source: SourceFile, node: Node, policy: Policy) -> None:
-    """Every `match` must be decided by its rule, in its policy; no `not_match` may be."""
+    """Check that every `match` is decided by its rule, in its policy, and no `not_match` is."""
     rules = node.value["rules"].value if isinstance(node.value, dict) else None
     left = MOST_CHECKS
     for item, rule in zip(rules if isinstance(rules, list) else [], policy.rules, strict=True):
@@ -164,7 +162,7 @@ def check_examples(source: SourceFile, node: Node, policy: Policy) -> None:
 
 
 def _example(example: Node, rule: Rule) -> Action | str:
-    """The call, or what is wrong with it."""
+    """Read the call of an example, or say what is wrong with it."""
     tool = next((glob for glob in rule.tools.globs if is_literal(glob)), None)
     kind = min(rule.kinds) if len(rule.kinds) == 1 else None
     try:
@@ -195,7 +193,7 @@ def _problem(action: Action | str, wanted: bool, rule: Rule, policy: Policy) -> 
 
 
 def _decide(policy: Policy, action: Action, budget: Budget) -> Verdict:
-    """By this policy alone."""
+    """Decide by this policy alone."""
     alone = PolicySet([replace(policy, agent=EVERY)])
     return alone.decide(action, prepare_here(action, EXAMPLE_FACTS), budget)
 
@@ -207,7 +205,7 @@ _SUFFIXES: Final = (".yaml", ".yml")
 
 
 def load(*paths: Path) -> PolicySet:
-    """Raises ConfigInvalid with every problem; its `data` has them as a list."""
+    """Load them; ConfigInvalid with every problem, whose `data` has them as a list."""
     problems = Problems()
     texts = [
         (str(file), text)
@@ -290,7 +288,7 @@ def _compile(texts: list[tuple[str, str]], problems: Problems) -> PolicySet:
 
 
 def _policy_nodes(source: SourceFile, text: str) -> list[Node]:
-    """One policy a document, or several under `policies:`."""
+    """Find the policies of a text: one a document, or several under `policies:`."""
     before = len(source.problems.found)
     documents = read_documents(text, source.report)
     if not documents and len(source.problems.found) == before:
@@ -304,8 +302,6 @@ def _policy_nodes(source: SourceFile, text: str) -> list[Node]:
             found.append(node)
     return found
 
-
-# Policies to begin with, as files to learn from.
 
 _FOLDER: Final = resources.files("legation.approvals.policy") / "starters"
 _SUFFIX: Final = ".yaml"

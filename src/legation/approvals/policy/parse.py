@@ -1,4 +1,4 @@
-"""Conditions, as they are written.
+"""Policies, rules and their conditions, as they are written.
 
 when: {amount: {"<": 500}}                              a field, an operator, a value
 when: {field: params.amount, op: "<", value: 500}       the same, spelt out
@@ -17,11 +17,10 @@ from legation.approvals.policy.automaton import Automaton, PatternTooLarge
 from legation.approvals.policy.conditions import (
     BUILT_IN,
     OPS,
-    All,
-    Any,
     Comparison,
     Condition,
     Existence,
+    Joined,
     Not,
     Op,
     Test,
@@ -43,7 +42,7 @@ from legation.approvals.policy.rules import (
     UnaskedWord,
     Verdict,
 )
-from legation.approvals.policy.truth import Truth, truth
+from legation.approvals.policy.truth import NO, YES, Truth, truth
 from legation.wire.acp.updates import TOOL_KINDS
 from legation.wire.action import sort_of
 
@@ -58,7 +57,7 @@ _EXACT: Final = frozenset({"paths", "command", "urls", "hosts", "agent", "tool",
 
 
 def read_condition(source: SourceFile, node: Node) -> Condition | None:
-    """None where it cannot be used; the reasons are noted."""
+    """Read a condition; None where it cannot be used, and the reasons are noted."""
     if isinstance(node.value, list):
         return _join(source, "all", node)
     if not isinstance(node.value, dict) or not node.value:
@@ -66,11 +65,7 @@ def read_condition(source: SourceFile, node: Node) -> Condition | None:
         return None
     if "field" in node.value or "op" in node.value:
         return _spelt_out(source, node)
-    found = [_member(source, key, inner) for key, inner in node.value.items()]
-    good = tuple(item for item in found if item is not None)
-    if len(good) < len(found):
-        return None
-    return good[0] if len(good) == 1 else All(good)
+    return _all_of([_member(source, key, inner) for key, inner in node.value.items()])
 
 
 def _member(source: SourceFile, key: str, node: Node) -> Condition | None:
@@ -87,7 +82,7 @@ def _join(source: SourceFile, key: str, node: Node) -> Condition | None:
     good = tuple(item for item in found if item is not None)
     if not good or len(good) < len(found):
         return None
-    return Any(good) if key == "any" else All(good)
+    return Joined(good, YES if key == "any" else NO)
 
 
 def _spelt_out(source: SourceFile, node: Node) -> Condition | None:
@@ -122,11 +117,14 @@ def _comparisons(
         source.report(line, f"a condition on `{field}` without an operator; write one of {' '.join(OPS)}")
         return None
     worth = None if missing is None else _missing(source, missing)
-    found = [_comparison(source, field, op, value, worth) for op, value in ops.items()]
+    return _all_of([_comparison(source, field, op, value, worth) for op, value in ops.items()])
+
+
+def _all_of(found: list[Condition | None]) -> Condition | None:
     good = tuple(item for item in found if item is not None)
     if len(good) < len(found):
         return None
-    return good[0] if len(good) == 1 else All(good)
+    return good[0] if len(good) == 1 else Joined(good)
 
 
 def _field_problem(field: str) -> str | None:
@@ -224,7 +222,8 @@ def _equality(source: SourceFile, field: str, op: str, node: Node) -> Test | Non
 
 
 def _is_meant(source: SourceFile, field: str, op: str, value: conditions.Scalar, node: Node) -> bool:
-    """An equality takes `*` and `?` as they are. Whoever writes one means a pattern, and a deny would deny nothing."""
+    """Refuse `*` and `?` in an equality, which takes them as they are."""
+    # Whoever writes one means a pattern, and a deny would deny nothing.
     wild = r"[*]" if field == "urls" else r"[*?]"  # an address may well have a `?`
     if not isinstance(value, str) or not _is_exact(field) or not re.search(wild, value):
         return True
@@ -241,20 +240,20 @@ def _is_meant(source: SourceFile, field: str, op: str, value: conditions.Scalar,
 
 
 def _is_exact(field: str) -> bool:
-    """Whether a pattern is what people write there: paths, commands, addresses and names, also as an argument."""
+    """Tell whether a pattern is what people write there: paths, commands, addresses and names, also as an argument."""
     if field in BUILT_IN:
         return field in _EXACT
     return sort_of(field.rsplit(".", 1)[-1]) in ("path", "command")
 
 
 def _quoted(text: str) -> str:
-    """As YAML takes it: in single quotes a backslash is a character like any other."""
+    # As YAML takes it: in single quotes a backslash is a character like any other.
     doubled = text.replace("'", "''")
     return f"'{doubled}'"
 
 
 def _fitting(source: SourceFile, field: str, values: list[conditions.Scalar], line: int) -> bool:
-    """Whether the field could ever have such a value."""
+    """Tell whether the field could ever have such a value."""
     for value in values:
         if not isinstance(value, str):
             source.report(line, f"`{field}` is text; write {shown(str(value))} in quotes")
@@ -308,7 +307,7 @@ def _style(field: str) -> Style:
 
 
 def _is_of_use(source: SourceFile, field: str, text: str, line: int) -> bool:
-    """A pattern that can never match is a mistake, and in a deny a dangerous one."""
+    # A pattern that can never match is a mistake, and in a deny a dangerous one.
     if field in _PATHS and not text.startswith(("/", "**")):
         source.report(
             line, f"the glob {shown(text)} matches no path, they begin with `/`; write {shown('**/' + text)}"
@@ -332,8 +331,6 @@ def _is_simple(source: SourceFile, text: str, line: int) -> bool:
         return False
     return True
 
-
-# Policies and rules, as they are written.
 
 POLICY_KEYS: Final = (
     "name",
@@ -364,7 +361,7 @@ _RESERVED: Final = "default"  # default:no-match is what no policy says
 
 
 def read_policy(source: SourceFile, node: Node) -> Policy | None:
-    """None where it cannot be used; the reasons are noted."""
+    """Read a policy; None where it cannot be used, and the reasons are noted."""
     before = len(source.problems.found)
     parts = source.map(node, "a policy", POLICY_KEYS)
     if "name" not in parts or "rules" not in parts:
@@ -403,7 +400,7 @@ def _agent(source: SourceFile, node: Node) -> str:
 
 
 class _Ids:
-    """A rule without an id has its place for one."""
+    """The ids of the rules of a policy: one without an id has its place for one."""
 
     def __init__(self, source: SourceFile) -> None:
         self._source = source

@@ -1,15 +1,20 @@
-"""Globs, as Go's `filepath.Match` has them; malformed ones are refused instead of never matching.
+"""Globs and regular expressions. Globs are as Go's `filepath.Match` has them; malformed ones are refused instead of never matching.
 
 `*` is any characters but `/`, `?` is one of them, `[a-z]` and `[^a-z]` are sets, `\\` takes the next character
 as it is. A dot is a character like any other: `filesystem.*` is every tool of that server.
 
 For values there are wider forms: in paths `**` also crosses `/`, in addresses `*` also stops at `?`, `#` and
 `@`, and in a command `*` is anything, and a last ` *` also nothing: `git *` is `git` too.
+
+Regular expressions are those that an automaton can do: no looking around, no looking back. One always means the whole
+text, and `.` is any character, a newline too: an allow that was meant for a whole text must not be reached by a piece of
+it, and a deny not be escaped by a line break.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 from legation.approvals.policy.automaton import (
@@ -30,11 +35,12 @@ _Item: TypeAlias = tuple[Literal["char"], str] | tuple[Literal["sign"], str] | t
 
 
 class BadGlob(Exception):
-    """What is wrong with it, in words."""
+    """A malformed glob: it says what is wrong, in words."""
 
 
+@lru_cache(maxsize=4096)
 def go_glob(text: str) -> re.Pattern[str]:
-    """For names. As in Go, a star takes the first place where what follows fits, and never goes back to it."""
+    """Compile one for names. As in Go, a star takes the first place where what follows fits, and never goes back to it."""
     chunks: list[str] = [""]
     for kind, item in _items(text):
         if kind == "sign" and item == "*":
@@ -50,7 +56,7 @@ def go_glob(text: str) -> re.Pattern[str]:
 
 
 def literal_prefix(text: str) -> str:
-    """What every match begins with; the whole text where it is no glob at all."""
+    """Find what every match begins with; the whole text where it is no glob at all."""
     found = ""
     for kind, item in _items(text):
         if kind != "char":
@@ -64,7 +70,7 @@ def is_literal(text: str) -> bool:
 
 
 def glob_pattern(text: str, style: Style) -> Pattern:
-    """For values, to be matched by an automaton."""
+    """Compile one for values, to be matched by an automaton."""
     stops = tuple((stop, stop) for stop in _STOPS[style])
     one = Chars(stops, negated=True)
     found: list[Pattern] = []
@@ -151,11 +157,6 @@ def _char(text: str, at: int) -> tuple[str, int]:
     return text[at + 1], at + 2
 
 
-# Regular expressions, as far as an automaton can do them: no looking around, no looking back.
-#
-# A pattern always means the whole text, and `.` is any character, a newline too: an allow that was meant for a
-# whole text must not be reached by a piece of it, and a deny not be escaped by a line break.
-
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 _CLASSES: Final = "dwsDWS"
 _SPECIAL: Final = "*+?{"
@@ -164,7 +165,7 @@ _HEX: Final = {"x": 2, "u": 4}
 
 
 class BadRegex(Exception):
-    """What is wrong with it, in words."""
+    """A malformed regular expression: it says what is wrong, in words."""
 
 
 def parse_regex(text: str) -> Pattern:

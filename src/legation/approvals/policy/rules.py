@@ -1,15 +1,19 @@
-"""Names of agents and tools, as rules write them: one glob or several."""
+"""Rules and policies, compiled, and the search for the rule that decides.
+
+INV-P3  The policies are asked by how exactly they name the agent, their rules in the order they are written; the
+        first that matches decides, and what none matches is denied.
+INV-P4  A command line is decided part by part, and the strictest verdict counts.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Final, Literal, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -22,43 +26,41 @@ from legation.wire.action import Action
 from legation.wire.ask import RuleAction
 
 EVERY: Final = "*"
+RULE_ACTIONS: Final[tuple[RuleAction, ...]] = get_args(RuleAction)
+STRICTNESS: Final = {action: rank for rank, action in enumerate(RULE_ACTIONS)}
+NO_MATCH: Final = "no rule matches: what no policy names is denied"
+UNCLEAR: Final = (
+    "the call has arguments that look like a path, a command or an address, and nobody said what they are"
+)
+_SHELL: Final = "execute"
+_RULE: Final = 5  # steps that a rule costs, whatever its condition
+# Names come from agents, who can invent as many and as long ones as they like.
+_KEPT_CALLS: Final = 4096
+_KEPT_LENGTH: Final = 200
+_MOST: Final = 1e15  # beyond it a float no longer counts in single cents
+
+RuleOutcome: TypeAlias = Literal["matches", "may match", "no match"]
+UnaskedWord: TypeAlias = Literal["stop", "warn"]
+"""What happens to a turn in which something was done that should have been asked about."""
+
+_OUTCOMES: Final[dict[Truth, RuleOutcome]] = {YES: "matches", UNKNOWN: "may match", NO: "no match"}
+_WORDS: Final[dict[Truth, str]] = {YES: "yes", UNKNOWN: "unknown", NO: "no"}
 
 
 class NameSet(msgspec.Struct, frozen=True):
-    """Globs, of which any may fit."""
+    """Names of agents or tools, as rules write them: globs, of which any may fit."""
 
     globs: tuple[str, ...]
 
     def holds(self, name: str) -> bool:
-        return any(compiled(glob).fullmatch(name) for glob in self.globs)
-
-
-def compiled(glob: str) -> re.Pattern[str]:
-    found = _compiled.get(glob)
-    if found is None:
-        found = _compiled[glob] = go_glob(glob)
-        if len(_compiled) > _KEPT:
-            _compiled.pop(next(iter(_compiled)))
-    return found
-
-
-_KEPT: Final = 4096
-_compiled: Final[dict[str, re.Pattern[str]]] = {}
+        return any(go_glob(glob).fullmatch(name) for glob in self.globs)
 
 
 def specificity(glob: str) -> tuple[int, int]:
-    """Sorts the most specific first: an exact name, then the longest beginning, `*` last."""
+    """Sort the most specific first: an exact name, then the longest beginning, `*` last."""
     if is_literal(glob):
         return (0, 0)
     return (2, 0) if glob == EVERY else (1, -len(literal_prefix(glob)))
-
-
-# What policies say: verdicts, the limits that go with them, and the steps that led there.
-
-RULE_ACTIONS: Final[tuple[RuleAction, ...]] = get_args(RuleAction)  # from the mildest to the strictest
-STRICTNESS: Final = {ruling: rank for rank, ruling in enumerate(RULE_ACTIONS)}
-
-NO_MATCH: Final = "no rule matches: what no policy names is denied"
 
 
 class Loop(msgspec.Struct, frozen=True):
@@ -77,7 +79,7 @@ class Spend(msgspec.Struct, frozen=True):
     tools: NameSet | None = None
 
     def amount(self, action: Action) -> float | None:
-        """What the call adds to the sum; None where that cannot be told, and the call is to be refused."""
+        """Tell what the call adds to the sum; None where that cannot be told, and the call is to be refused."""
         if self.tools is not None and not self.tools.holds(action.tool):
             return 0.0
         value: object = action.params
@@ -91,9 +93,6 @@ class Spend(msgspec.Struct, frozen=True):
         return float(value) if 0 <= value <= _MOST and math.isfinite(value) else None
 
 
-_MOST: Final = 1e15  # beyond it a float no longer counts in single cents
-
-
 class PolicyLimits(msgspec.Struct, frozen=True):
     max_per_minute: int | None = None
     max_total: int | None = None
@@ -101,12 +100,8 @@ class PolicyLimits(msgspec.Struct, frozen=True):
     loop: Loop | None = Loop()
 
 
-UnaskedWord = Literal["stop", "warn"]
-"""What happens to a turn in which something was done that should have been asked about."""
-
-
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """`reason` is for the trace and holds no argument; `message` is for the agent."""
+    """The word of a rule on a call. `reason` is for the trace and holds no argument; `message` is for the agent."""
 
     action: RuleAction
     policy: str
@@ -127,11 +122,8 @@ DEFAULT: Final = Verdict(action="deny", policy="default", rule="no-match", reaso
 
 
 def stricter(one: Verdict, other: Verdict) -> Verdict:
-    """The first where they are equally strict."""
+    """Choose the stricter; the first where they are equally strict."""
     return other if STRICTNESS[other.action] > STRICTNESS[one.action] else one
-
-
-RuleOutcome = Literal["matches", "may match", "no match"]
 
 
 class RuleStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,12 +139,9 @@ class RuleStep(msgspec.Struct, frozen=True, kw_only=True):
     place: str = ""  # file:line
 
 
-# Rules and policies, compiled.
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`kinds` empty: any. `verdict` is what it says where it matches."""
+    """A rule. `kinds` empty: any. `verdict` is what it says where it matches."""
 
     verdict: Verdict
     tools: NameSet
@@ -172,7 +161,7 @@ class Rule:
         return self.verdict.rule
 
     def names(self, tool: str, kind: str) -> bool:
-        """Whether tool and kind fit, whatever the condition."""
+        """Tell whether tool and kind fit, whatever the condition."""
         return self.tools.holds(tool) and (not self.kinds or kind in self.kinds)
 
 
@@ -189,27 +178,16 @@ class Policy:
         return self.agent == EVERY or NameSet((self.agent,)).holds(agent)
 
 
-# The search for the rule that decides.
-
-_SHELL: Final = "execute"
-_RULE: Final = 5  # steps that a rule costs, whatever its condition
-UNCLEAR: Final = (
-    "the call has arguments that look like a path, a command or an address, and nobody said what they are"
-)
-
-
 def kinds_of(action: Action) -> tuple[str, ...]:
-    """A kind is the agent's word, and some call a shell command a "read" after what it does.
-
-    So a call that comes with a command is an `execute` too, is decided as both, and the stricter counts.
-    """
+    """List the kinds that a call is decided as: all of them, and the stricter counts."""
+    # A kind is the agent's word, and some call a shell command a "read" after what it does.
     if action.command is None or action.kind == _SHELL:
         return (action.kind,)
     return (action.kind, _SHELL)
 
 
 def views(action: Action, facts: Facts, kind: str, budget: Budget) -> Iterator[ActionView]:
-    """One for each simple command; one for a line that cannot be read, or where there is none."""
+    """List one for each simple command; one for a line that cannot be read, or where there is none."""
     whole = ActionView(action, facts, kind, budget=budget)
     if action.command is None:
         yield whole
@@ -225,7 +203,7 @@ def views(action: Action, facts: Facts, kind: str, budget: Budget) -> Iterator[A
 def judge(
     rules: Sequence[Rule], see_command: bool, action: Action, facts: Facts, kind: str, budget: Budget
 ) -> Verdict:
-    """The strictest over the parts of a command, where any rule looks at them."""
+    """Decide by the strictest over the parts of a command, where any rule looks at them."""
     if action.command is None or not see_command:
         return first_match(rules, ActionView(action, facts, kind, budget=budget))
     verdict: Verdict | None = None
@@ -239,7 +217,7 @@ def judge(
 
 
 def first_match(rules: Sequence[Rule], view: ActionView) -> Verdict:
-    """A rule that may match lets the search go on, but nothing milder than it comes out (INV-P1).
+    """Find the verdict. A rule that may match lets the search go on, but nothing milder than it comes out (INV-P1).
 
     An unclear call is asked about where it would be allowed by rules that look at paths, commands or addresses.
     """
@@ -268,7 +246,7 @@ def first_match(rules: Sequence[Rule], view: ActionView) -> Verdict:
 
 
 def held_by(rule: Rule, view: ActionView) -> Truth:
-    """Whether the rule matches, as far as the budget reaches."""
+    """Tell whether the rule matches, as far as the budget reaches."""
     budget = view.budget
     budget.left -= _RULE
     held = YES if rule.when is None else rule.when.holds(view)
@@ -278,7 +256,7 @@ def held_by(rule: Rule, view: ActionView) -> Truth:
 
 
 def asked_about(verdict: Verdict) -> Verdict:
-    """By a person, where the rule would have allowed it."""
+    """Have a person asked, where the rule would have allowed it."""
     if verdict.action != "allow":
         return verdict
     reason = f"rule {verdict.rule} of policy {verdict.policy} would allow it, but {UNCLEAR}"
@@ -294,13 +272,8 @@ def _uncertain(view: ActionView, verdict: Verdict) -> str:
     return f"rule {verdict.rule} may match, and that is enough: {why}"
 
 
-# Why a call is decided as it is, rule by rule.
-
-_OUTCOMES: Final[dict[Truth, RuleOutcome]] = {YES: "matches", UNKNOWN: "may match", NO: "no match"}
-_WORDS: Final[dict[Truth, str]] = {YES: "yes", UNKNOWN: "unknown", NO: "no"}
-
-
 def steps(policies: Iterable[Policy], action: Action, facts: Facts) -> Iterator[RuleStep]:
+    """Explain why a call is decided as it is, rule by rule."""
     for policy in policies:
         if not policy.covers(action.agent):
             why = f"the agent {action.agent!r} does not fit {policy.agent!r}"
@@ -318,7 +291,7 @@ def steps(policies: Iterable[Policy], action: Action, facts: Facts) -> Iterator[
 
 
 def _search(policies: list[Policy], view: ActionView) -> Iterator[RuleStep]:
-    """Up to the rule that ends the search."""
+    """Look at rules up to the one that ends the search."""
     looks = False
     for policy in policies:
         for rule in policy.rules:
@@ -368,18 +341,9 @@ def _judge(rule: Rule, view: ActionView) -> tuple[Truth, str]:
     return held, "; ".join(words)
 
 
-# All policies at once, and the one function that decides.
-#
-# INV-P3  The policies are asked by how exactly they name the agent, their rules in the order they are written; the
-#         first that matches decides, and what none matches is denied.
-# INV-P4  A command line is decided part by part, and the strictest verdict counts.
-
-# Names come from agents, who can invent as many and as long ones as they like.
-_KEPT_CALLS: Final = 4096
-_KEPT_LENGTH: Final = 200
-
-
 class PolicySet:
+    """All policies at once, and the one function that decides."""
+
     def __init__(self, policies: Iterable[Policy] = (), content: object = None) -> None:
         """`content` is what the version is made of: two sets that decide alike should have it alike."""
         self.policies: tuple[Policy, ...] = tuple(sorted(policies, key=lambda each: specificity(each.agent)))
@@ -388,7 +352,7 @@ class PolicySet:
         self._rules: dict[tuple[str, str, str], tuple[tuple[Rule, ...], bool]] = {}
 
     def decide(self, action: Action, facts: Facts, budget: Budget | None = None) -> Verdict:
-        """Looks at nothing outside but, through `facts`, at where paths lead."""
+        """Decide on a call. It looks at nothing outside but, through `facts`, at where paths lead."""
         budget = budget or Budget()
         if action.command is None:
             rules, _ = self._relevant(action.agent, action.tool, action.kind)
@@ -400,20 +364,20 @@ class PolicySet:
         return reduce(stricter, found)
 
     def explain(self, action: Action, facts: Facts | None = None) -> list[RuleStep]:
-        """Every policy and rule that was looked at, in order. It shows arguments: only for the one who asks."""
+        """List every policy and rule that was looked at, in order. It shows arguments: only for the one who asks."""
         return list(steps(self.policies, action, facts or Facts()))
 
     def limits(self, agent: str) -> tuple[tuple[str, PolicyLimits], ...]:
-        """Of every policy that covers the agent, by the policy's name."""
+        """List the limits of every policy that covers the agent, by the policy's name."""
         return tuple((policy.name, policy.limits) for policy in self.policies if policy.covers(agent))
 
     def unasked(self, agent: str) -> UnaskedWord | None:
-        """The strictest word of the policies that cover the agent; None: none says anything."""
+        """Find the strictest word of the policies that cover the agent; None: none says anything."""
         said = {policy.unasked for policy in self.policies if policy.covers(agent)}
         return "stop" if "stop" in said else "warn" if "warn" in said else None
 
     def _relevant(self, agent: str, tool: str, kind: str) -> tuple[tuple[Rule, ...], bool]:
-        """The rules that tool and kind leave, and whether any of them looks at commands."""
+        """Find the rules that tool and kind leave, and whether any of them looks at commands."""
         found = self._rules.get((agent, tool, kind))
         if found is None:
             rules = tuple(self._named(agent, tool, kind))

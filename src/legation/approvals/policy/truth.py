@@ -28,7 +28,7 @@ def truth(value: bool) -> Truth:
 
 
 def of_each(values: Iterable[Truth]) -> Truth:
-    """Of a list: yes if all are, no if none is; some of them, or an empty list, is unknown.
+    """Join those of a list: yes if all are, no if none is; some of them, or an empty list, is unknown.
 
     With INV-P1 this is "every one" for an allow and "any one" for a deny, also under a `not`.
     """

@@ -39,14 +39,14 @@ _MAX_TREE: Final = 2 * 1024 * 1024  # bytes of JSON; a line of a hundred command
 _MAX_SCRIPTS: Final = 8  # texts within one line that are parsed on their own, as in `bash -c '...'`
 _KEPT: Final = 8 * 1024 * 1024  # characters of lines and their parts that are remembered
 _SPLIT_AT_ONCE: Final = (
-    2048  # characters of an action's lines: a word of three may take 30 µs, and they some 15 ms
+    2048  # characters of an action's lines: a word of three may take 30 µs, they some 15 ms
 )
 _MOST_PARSED: Final = 16  # lines of one action: an honest call has one
 _AT_ONCE: Final = 2  # parsers: more would take the processor from whoever else decides
 
 
 class ShellLines:
-    """Reads lines and remembers the last of them. It may be used from several threads."""
+    """A reader of lines that remembers the last of them. It may be used from several threads."""
 
     def __init__(self, program: Callable[[], Path | None], *, kept: int = _KEPT, time: float = _TIME) -> None:
         self._program, self._most, self._time = program, kept, time
@@ -56,7 +56,7 @@ class ShellLines:
         self._threads = ThreadPoolExecutor(_AT_ONCE, "shell-lines")  # none is started before it is needed
 
     def read(self, text: str) -> ShellLine:
-        """It may take a while: not for the loop."""
+        """Read a line. It may take a while: not for the loop."""
         found = self._at_once(text)
         return self._parsed(text) if found is None else found
 
@@ -70,7 +70,7 @@ class ShellLines:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
     def _at_once(self, text: str) -> ShellLine | None:
-        """None: it must be parsed."""
+        """Read what needs no parser; None: it must be parsed."""
         line = split(text)
         if not line.unreadable or len(text) > MAX_LINE or "\0" in text:
             return line
@@ -102,7 +102,7 @@ class ShellLines:
 
 
 class _Reading:
-    """Of one line, and of the texts in it that are for another shell."""
+    """The reading of one line, and of the texts in it that are for another shell."""
 
     def __init__(self, program: Path, time: float) -> None:
         self._program, self._time, self._left = program, time, _MAX_SCRIPTS
@@ -129,18 +129,12 @@ class _Reading:
             raise Unreadable("a text that is not known") from None
         try:
             ShellTree(tree, source, parts, depth, self._variables).read()
-        except (
-            AttributeError,
-            IndexError,
-            KeyError,
-            TypeError,
-            ValueError,
-        ):  # another release may build it otherwise
+        except (AttributeError, LookupError, TypeError, ValueError):  # another release may build it otherwise
             raise Unreadable("a tree that is not known") from None
 
 
 def parse(program: Path, source: bytes, time: float = _TIME) -> bytes:
-    """shfmt's tree of it, as JSON. Raises Unreadable where it is no bash, and TimeoutError."""
+    """Parse it into shfmt's tree, as JSON. Raises Unreadable where it is no bash, and TimeoutError."""
     # A file, for a pipe could be too small to take it all before the program reads.
     with tempfile.TemporaryFile() as given:
         given.write(source)
@@ -185,7 +179,7 @@ def _size(text: str, line: ShellLine) -> int:
 
 @cache
 def program() -> Path | None:
-    """The parser that came with Legation, and never one that the path happens to name; None: it is not installed."""
+    """Find the parser that came with Legation, and never one that the path happens to name; None: it is not installed."""
     try:
         files = distribution(PACKAGE).files or []
     except PackageNotFoundError:
@@ -199,7 +193,7 @@ LINES: Final = ShellLines(program)
 
 
 async def prepare(action: Action, facts: Facts) -> Facts:
-    """The facts for a decision on this action, with its commands read. A short line that `split` can read costs nothing
+    """Make the facts for a decision on this action, with its commands read. A short line that `split` can read costs nothing
     here; a long one is split in a thread, since every word takes its time."""
     if is_long(action):
         return await LINES.in_thread(prepare_here, action, facts)
@@ -209,14 +203,14 @@ async def prepare(action: Action, facts: Facts) -> Facts:
 
 
 def prepare_here(action: Action, facts: Facts) -> Facts:
-    """The same for whoever is in a thread, or alone."""
+    """Do the same for whoever is in a thread, or alone."""
     for command in _unread(action):
         facts = facts.with_line(command, LINES.read(command))
     return facts
 
 
 def is_long(action: Action) -> bool:
-    """Whether to split its lines would hold up the loop."""
+    """Tell whether to split its lines would hold up the loop."""
     return sum(map(len, action.commands)) > _SPLIT_AT_ONCE
 
 

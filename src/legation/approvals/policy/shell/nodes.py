@@ -37,7 +37,7 @@ _PLACES: Final = frozenset(
 
 
 def bare(node: Any, left: int = _MAX_NODES) -> Any:
-    """A tree without positions, but for where each node begins and ends."""
+    """Strip a tree of positions, but for where each node begins and ends."""
     if sum(1 for _ in nodes(node)) > left:
         raise Unreadable("a tree that is too large")
     return _bare(node)
@@ -71,7 +71,7 @@ def nodes(node: object) -> Iterator[Node]:
 
 
 def members(node: Node, *names: str) -> list[Any]:
-    """Those that are known; any other makes the line unreadable."""
+    """Read those that are known; any other makes the line unreadable."""
     if not isinstance(node, dict):
         raise Unreadable("a tree that is not known")
     if node.keys() - set(names) - _COMMENTS - {"Type", BEGIN, END}:
@@ -90,7 +90,7 @@ def value(node: Node | None) -> str:
 
 
 def literal(word: Node | None) -> str | None:
-    """What stands there without a quote, an escape, a pattern or anything to fill in."""
+    """Read a word without a quote, an escape, a pattern or anything to fill in."""
     parts = (word or {}).get("Parts") or []
     if len(parts) != 1 or parts[0].get("Type") != "Lit":
         return None
@@ -99,7 +99,7 @@ def literal(word: Node | None) -> str | None:
 
 
 class Variables:
-    """Those of a line, and of the texts in it that are for another shell: what is exported they see too."""
+    """The variables of a line, and of the texts in it that are for another shell: what is exported they see too."""
 
     def __init__(self) -> None:
         self.has_functions = False
@@ -142,7 +142,7 @@ class Variables:
                 self._filled.add(value(assign.get("Name")))
 
     def _note_call(self, words: list[tuple[str, bool]]) -> None:
-        """Each word's beginning, and whether that is all of it. A builtin may stand behind `command`, or in quotes."""
+        """Note what a call fills, by each word's beginning, and whether that is all of it. A builtin may stand behind `command`, or in quotes."""
         called = {text for text, is_whole in words if is_whole} & _FILLS
         if not called:
             return
@@ -186,7 +186,7 @@ class Variables:
 
 
 def _beginning(word: Node) -> tuple[str, bool]:
-    """What the program gets of it, up to what the shell fills in; whether that is all."""
+    """Read what the program gets of it, up to what the shell fills in; tell whether that is all."""
     text = ""
     for part in word.get("Parts") or []:
         inner = [part] if part.get("Type") != "DblQuoted" else part.get("Parts") or []

@@ -52,7 +52,7 @@ _EASY: Final = re.compile(r"([A-Za-z0-9_.,:@%+-]+)(?: [A-Za-z0-9_./,:@%+=-]+)*",
 
 @dataclass(frozen=True, slots=True)
 class ShellLine:
-    """`unreadable` says why there are no parts."""
+    """A line and its parts. `unreadable` says why there are none."""
 
     parts: tuple[Part, ...] = ()
     unreadable: str | None = None
@@ -84,7 +84,7 @@ def _read(parts: Parts, text: str, depth: int) -> None:
 
 
 class Parts:
-    """What was found so far. `reader` takes the text of a shell apart: this module, or another one."""
+    """The parts that were found so far. `reader` takes the text of a shell apart: this module, or another one."""
 
     def __init__(self, reader: Callable[[Parts, str, int], None]) -> None:
         self.found: list[Part] = []
@@ -108,7 +108,7 @@ class Parts:
         self.found.append(part)
 
     def add_variable(self, name: Word) -> None:
-        """One that a loop fills: `for PATH in ...` is an assignment like any other."""
+        """Add one that a loop fills: `for PATH in ...` is an assignment like any other."""
         if name.keyword is None:
             raise Unreadable("a loop over words that are not known")
         if not QUIET_NAME.fullmatch(name.keyword):
@@ -165,7 +165,7 @@ class _Commands:
         return _Commands(self._parts, text, at, self._depth + 1).run(closing=True)
 
     def run(self, *, closing: bool) -> int:
-        """Where it ended: behind its `)` or at the end of the text."""
+        """Read to its `)`, or to the end of the text; return where it ended."""
         reader = self._reader
         while True:
             reader.skip_blanks()
@@ -253,7 +253,7 @@ def _rest(word: Word) -> tuple[str | None, ...]:
 
 
 def text_of(words: list[Word]) -> Part:
-    """The words unquoted, so that no quote hides one; but a program's odd name stays apart from its words."""
+    """Join the words unquoted, so that no quote hides one; but a program's odd name stays apart from its words."""
     joined = Word()
     for at, word in enumerate(words):
         # A word that is nothing but a hole may come to nothing, and its space with it.

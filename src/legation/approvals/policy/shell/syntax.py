@@ -159,7 +159,7 @@ class ShellTree:
         word.add(")")
 
     def _subscript(self, index: Node, word: Word) -> None:
-        """Of an associative array it is a text, and of any other arithmetic: it must do for both."""
+        # Of an associative array it is a text, and of any other arithmetic: it must do for both.
         self._sum(index)
         word.add("[")
         shown = literal(index) if index.get("Type") == "Word" else None
@@ -216,7 +216,7 @@ class ShellTree:
             self._statements(statements)
 
     def _function(self, node: Node) -> None:
-        """What is in it counts as run, whoever calls it; its definition too, for it may take another's name."""
+        # What is in it counts as run, whoever calls it; its definition too, for it may take another's name.
         _, _, name, body = members(node, "RsrvWord", "Parens", "Name", "Body")
         self._parts.add((f"{value(name)}()",))
         self._statement(body)
@@ -274,7 +274,7 @@ class ShellTree:
             self._add_redirected("<<", word)
 
     def _must_end_there(self, body: Node, end: bytes, *, is_literal: bool) -> None:
-        """Within `$(...)` bash takes `EOF rm y)` for the end too, and runs the rm."""
+        # Within `$(...)` bash takes `EOF rm y)` for the end too, and runs the rm.
         text = self._text_of(body)
         *lines, last = (line.lstrip(b" \t") for line in text.split(b"\n"))
         if last != end or any(line.startswith(end) for line in lines):
@@ -364,7 +364,7 @@ class ShellTree:
                 raise Unreadable("arithmetic that may run commands")
 
     def _operand(self, node: Node) -> None:
-        """A word in arithmetic: a number, or what is one when it is filled in."""
+        """Read a word in arithmetic: a number, or what is one when it is filled in."""
         for part in members(node, "Type", "Parts")[1] or []:
             parts = (members(part, "Parts")[0] or []) if part.get("Type") == "DblQuoted" else [part]
             for each in parts:
@@ -453,7 +453,7 @@ class ShellTree:
             self._part(inner, word, quoted=True)
 
     def _substitution(self, node: Node) -> str | None:
-        """The text that comes of it, where that is certain."""
+        """Read a substitution; return the text that comes of it, where that is certain."""
         statements, backquotes = members(node, "Stmts", "Backquotes")
         if backquotes and b"\\" in self._text_of(node):
             raise Unreadable("a backslash within backticks")  # shells do not agree when it goes
@@ -511,7 +511,7 @@ class ShellTree:
 
 
 def _is_plain_parameter(node: Node) -> bool:
-    """`$x`, `${x}`, `${#x}`, `${a[i]}`, or `${x:-0}`."""
+    """Tell whether it is `$x`, `${x}`, `${#x}`, `${a[i]}`, or `${x:-0}`."""
     if node.keys() & {"Excl", "Slice", "Repl", "Names"}:
         return False
     expansion = node.get("Exp")
@@ -537,7 +537,7 @@ def _append(word: Word, other: Word) -> None:
 
 
 def _add_bare(word: Word, text: str) -> None:
-    """Text without quotes: escapes, patterns and braces count."""
+    """Add text without quotes: escapes, patterns and braces count."""
     at = 0
     while at < len(text):
         char, after = text[at], text[at + 1 : at + 2]
@@ -565,7 +565,7 @@ def _unescaped(text: str, escapable: str) -> str:
 
 
 def _delimiter(word: Node) -> tuple[str, bool]:
-    """What ends a here-document, and whether the text before it is taken as it is."""
+    """Find what ends a here-document, and whether the text before it is taken as it is."""
     parts = members(word, "Parts")[0] or []
     if len(parts) != 1:
         raise Unreadable("a here-document whose end is not known")
@@ -596,7 +596,7 @@ def _reads_text(command: Node | None) -> bool:
 
 
 def _written_out(statements: list[Node]) -> str | None:
-    """The text of `cat <<'EOF'` and nothing else: how agents write a long argument."""
+    """Find the text of `cat <<'EOF'` and nothing else: how agents write a long argument."""
     if len(statements) != 1 or statements[0].keys() - {"Cmd", "Redirs", BEGIN, END}:
         return None
     command, redirections = statements[0].get("Cmd") or {}, statements[0].get("Redirs") or []

@@ -1,4 +1,8 @@
-"""The words of a shell line (POSIX and bash), with holes where the shell will put something unknown."""
+"""The words of a shell line (POSIX and bash), with holes where the shell will put something unknown.
+
+What a program runs that runs another (`sudo`, `env`, `xargs`, ...) is looked at too. Options are known by name. One that is
+not known could take the next word with it, so that the program behind it could not be told: the line is unreadable then.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +35,12 @@ QUIET_NAME: Final = re.compile(
 
 
 class Unreadable(Exception):
-    """What the line will run cannot be told with certainty; the words say why."""
+    """A line of which cannot be told with certainty what it will run; the words say why."""
 
 
 @dataclass(slots=True)
 class Word:
-    """`head` is what stands before the first quote or hole: only that can be a keyword or an assignment."""
+    """A word of a line. `head` is what stands before the first quote or hole: only that can be a keyword or an assignment."""
 
     pieces: list[str | None] = field(default_factory=list)
     head: str = ""
@@ -65,7 +69,7 @@ class Word:
 
     @property
     def text(self) -> str | None:
-        """What the program gets; None where a part of it is unknown."""
+        """The text that the program gets; None where a part of it is unknown."""
         return None if None in self.pieces else "".join(piece or "" for piece in self.pieces)
 
     @property
@@ -216,12 +220,6 @@ class WordReader:
         self._inner(re.sub(r"\\([`$\\])", r"\1", found[1]))
 
 
-# Programs that run another: what they would run is looked at too.
-#
-# Options are known by name. One that is not known could take the next word with it, so that the program behind
-# it could not be told: the line is unreadable then.
-
-
 @dataclass(frozen=True, slots=True)
 class ShellScript:
     """Text for a shell."""
@@ -297,8 +295,8 @@ SPECIAL: Final = (
 
 
 def must_not_wrap(word: Word) -> None:
-    """A program's name that is known in part, as in `env$X git`: it may be one that runs what stands behind it. One that
-    begins with a hole alone is no matter: that hole may be any command, and every deny is met."""
+    """Refuse a program's name that is known in part, as in `env$X git`: it may be one that runs what stands behind it. One
+    that begins with a hole alone is no matter: that hole may be any command, and every deny is met."""
     if not any(word.pieces):
         return
     known = "".join("\0" if piece is None else piece for piece in word.pieces).rpartition("/")[2]
@@ -376,7 +374,7 @@ def _filled_variables(words: list[Word]) -> Iterator[Inner]:
 
 
 def _printf(words: list[Word]) -> Iterator[Inner]:
-    """`-v` makes an assignment of it."""
+    """Read a `printf`: `-v` makes an assignment of it."""
     if len(words) < 2:
         return
     first = words[1]
@@ -462,7 +460,7 @@ def _must_be_file(script: Word) -> None:
 
 
 def _behind(wrapper: _Wrapper, words: list[Word]) -> tuple[list[Word], dict[str, str | None]]:
-    """The wrapped command, and the options before it."""
+    """Find the wrapped command, and the options before it."""
     options: dict[str, str | None] = {}
     at, operands = 1, 0
     while at < len(words):
@@ -487,7 +485,7 @@ def _behind(wrapper: _Wrapper, words: list[Word]) -> tuple[list[Word], dict[str,
 
 
 def _option(wrapper: _Wrapper, words: list[Word], at: int, options: dict[str, str | None]) -> int:
-    """How many words it takes."""
+    """Read an option; return how many words it takes."""
     text = words[at].text or ""
     if text.startswith("--"):
         if "=" in text and not text.startswith("--split"):
