@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from legation.approvals.approval import Approval, ApprovalAnswer, Glob, label
@@ -315,9 +314,7 @@ class ChangeStream:
         self._task = asyncio.create_task(self._append(), name="legation-approval-changes")
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             async with asyncio.timeout(LAST_WORDS):
                 await self._queue.join()

@@ -96,6 +96,10 @@ Reason: TypeAlias = Literal[
 ]
 
 _SQL: Final = Queries("approvals")
+_PROPOSED: Final = (  # columns that are named as members of a proposal
+    "id", "workspace", "trace_id", "waiter", "session_id", "turn_id", "tool_call_id", "requester_kind", "requester",
+    "requester_version", "policy_version", "policy_rule", "verdict", "expires_at",
+)  # fmt: skip
 _OPEN: Final = (ApprovalState.PENDING, ApprovalState.APPROVED)
 
 
@@ -174,23 +178,11 @@ class Transitions:
         yield from self.chain.append(proposal.workspace, steps, now_ms)
         try:
             rows = yield _SQL.propose(
-                id=proposal.id,
-                workspace=proposal.workspace,
-                trace_id=proposal.trace_id,
-                waiter=proposal.waiter,
-                session_id=proposal.session_id,
-                turn_id=proposal.turn_id,
-                tool_call_id=proposal.tool_call_id,
-                requester_kind=proposal.requester_kind,
-                requester=proposal.requester,
-                requester_version=proposal.requester_version,
+                **{name: getattr(proposal, name) for name in _PROPOSED},
                 agent=action.agent,
                 tool=action.tool,
                 kind=action.kind,
                 action_digest=digest,
-                policy_version=proposal.policy_version,
-                policy_rule=proposal.policy_rule,
-                verdict=proposal.verdict,
                 needs="person" if for_person else "supervisor",
                 injection_risk=int(proposal.injection_risk),
                 editable=int(proposal.editable),
@@ -200,7 +192,6 @@ class Transitions:
                 content_owner=owner,
                 group_key=group_key(action, digest),
                 now=now_ms,
-                expires_at=proposal.expires_at,
                 replaces=former,
             )
         except Duplicate:

@@ -89,7 +89,7 @@ async def supersede_dead_waiters(queue: ApprovalQueue, ended: OnCallEnded | None
 
 
 class RemoteChanges:
-    """What other servers did to approvals: read from their chains, and published here as if it had happened here.
+    """The changes that other servers made to approvals: read from their chains, and published here as if it had happened here.
 
     Only with a shared database. One query asks where all chains end; only what is new is read. Grants stand in no chain:
     those that count are looked at where something waits.

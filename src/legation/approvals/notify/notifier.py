@@ -21,7 +21,6 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeAlias
 
 from legation.approvals.notify.command import CommandChannel, clean_environment, must_be_runnable
@@ -244,9 +243,7 @@ class Notifier:
         }
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         queues, self._queues = self._queues, ()
         if not queues:  # `asyncio.wait` wants something to wait for
             return

@@ -125,7 +125,7 @@ class Chain:
     def _step(
         self, draft: StepDraft, workspace: str, seq: int, at: int, prev: str, sealed: list[tuple[_Piece, str]]
     ) -> ChainStep:
-        call, by = draft.call, draft.by
+        by = draft.by
         digests = {piece.name: digest for piece, digest in sealed}
         return ChainStep(
             workspace_id=workspace,
@@ -133,14 +133,8 @@ class Chain:
             seq=seq,
             at=at,
             step=str(draft.step),
-            trace_id=call.trace_id,
-            agent=call.agent,
-            tool=call.tool,
             prev_hash=prev,
-            approval_id=call.approval_id,
-            session_id=call.session_id,
-            turn_id=call.turn_id,
-            tool_call_id=call.tool_call_id,
+            **msgspec.structs.asdict(draft.call),
             kind=draft.kind,
             action_digest=draft.action_digest,
             policy=draft.policy,

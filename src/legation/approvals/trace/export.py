@@ -18,7 +18,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing
 from itertools import groupby
 from pathlib import Path
-from types import TracebackType
 from typing import Final, ParamSpec, Self, TypeAlias, TypeVar
 
 import msgspec
@@ -199,9 +198,7 @@ class TraceFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

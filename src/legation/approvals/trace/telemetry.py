@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 import legation
@@ -78,9 +77,7 @@ class Telemetry:
         self._task = asyncio.create_task(self._run(), name="telemetry")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
         try:
             async with asyncio.timeout(FLUSH_LIMIT):

@@ -107,6 +107,22 @@ class Parts:
             raise Unreadable(f"more than {MAX_PARTS} commands")
         self.found.append(part)
 
+    def add_redirection(self, sign: str, target: Word) -> None:
+        """Add the file that is read or written, unless it is none or harmless."""
+        if not target.pieces:
+            raise Unreadable("a redirection to nowhere")
+        if sign in (">&", "<&") and re.fullmatch(r"\d*-?", target.keyword or "x"):
+            return
+        if target.text in HARMLESS_TARGETS:
+            return
+        self.add_redirected("<<<" if sign == "<<<" else "<" if sign in ("<", "<&") else ">", target)
+
+    def add_redirected(self, sign: str, word: Word) -> None:
+        shown = Word()
+        shown.add(f"{sign} ")
+        shown.append(word)
+        self.add(tuple(shown.pieces))
+
     def add_variable(self, name: Word) -> None:
         """Add one that a loop fills: `for PATH in ...` is an assignment like any other."""
         if name.keyword is None:
@@ -237,19 +253,7 @@ class _Commands:
         if reader.char == "(":
             raise Unreadable("a process substitution")
         reader.skip_blanks()
-        target = reader.word()
-        if not target.pieces:
-            raise Unreadable("a redirection to nowhere")
-        if sign in (">&", "<&") and re.fullmatch(r"\d*-?", target.keyword or "x"):
-            return
-        if target.text in HARMLESS_TARGETS:
-            return
-        shown = "<<<" if sign == "<<<" else "<" if sign in ("<", "<&") else ">"
-        self._parts.add((f"{shown} {target.pieces[0] or ''}", *_rest(target)))
-
-
-def _rest(word: Word) -> tuple[str | None, ...]:
-    return tuple(word.pieces[1:]) if word.pieces[0] is not None else tuple(word.pieces)
+        self._parts.add_redirection(sign, reader.word())
 
 
 def text_of(words: list[Word]) -> Part:
@@ -262,11 +266,7 @@ def text_of(words: list[Word]) -> Part:
         odd = not at and re.search(r"\s", word.text or "") is not None
         if odd:
             joined.add("'")
-        for piece in word.pieces:
-            if piece is None:
-                joined.add_hole()
-            else:
-                joined.add(piece)
+        joined.append(word)
         if odd:
             joined.add("'")
     return tuple(joined.pieces) or ("",)

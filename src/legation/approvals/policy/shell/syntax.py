@@ -28,7 +28,7 @@ from legation.approvals.policy.shell.nodes import (
     one_of,
     value,
 )
-from legation.approvals.policy.shell.split import HARMLESS_TARGETS, Parts, text_of
+from legation.approvals.policy.shell.split import Parts, text_of
 from legation.approvals.policy.shell.words import Unreadable, Word
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -141,7 +141,7 @@ class ShellTree:
         if index is not None:
             self._subscript(index, word)
         if given is not None:
-            _append(word, self._word(given))
+            word.append(self._word(given))
         if array is not None:
             self._array(array, word)
         return word
@@ -155,7 +155,7 @@ class ShellTree:
                 self._subscript(index, word)
                 word.add("=")
             if given is not None:
-                _append(word, self._word(given))
+                word.append(self._word(given))
         word.add(")")
 
     def _subscript(self, index: Node, word: Word) -> None:
@@ -241,20 +241,7 @@ class ShellTree:
         word = self._word(target)
         if len(parts) == 1 and parts[0].get("Type") == "ProcSubst":
             return  # a pipe with another form
-        if not word.pieces:
-            raise Unreadable("a redirection to nowhere")
-        if op in (">&", "<&") and re.fullmatch(r"\d*-?", word.keyword or "x"):
-            return
-        if word.text in HARMLESS_TARGETS:
-            return
-        shown = "<<<" if op == "<<<" else "<" if op in ("<", "<&") else ">"
-        self._add_redirected(shown, word)
-
-    def _add_redirected(self, sign: str, word: Word) -> None:
-        shown = Word()
-        shown.add(f"{sign} ")
-        _append(shown, word)
-        self._parts.add(tuple(shown.pieces))
+        self._parts.add_redirection(op, word)
 
     def _here_document(self, delimiter: Node, body: Node | None, command: Node | None) -> None:
         end, is_literal = _delimiter(delimiter)
@@ -271,7 +258,7 @@ class ShellTree:
                     text = members(part, "Type", "Value")[1] or ""
                     word.add(text if is_literal else _unescaped(text, "$`\\"))
         if not _reads_text(command):
-            self._add_redirected("<<", word)
+            self._parts.add_redirected("<<", word)
 
     def _must_end_there(self, body: Node, end: bytes, *, is_literal: bool) -> None:
         # Within `$(...)` bash takes `EOF rm y)` for the end too, and runs the rm.
@@ -320,7 +307,7 @@ class ShellTree:
         behind = self._test(right)
         # A shell without `[[` takes these for what they are elsewhere.
         if op in ("<", ">") and behind:
-            self._add_redirected(op, behind[0])
+            self._parts.add_redirected(op, behind[0])
         if op == "||":
             self._first_word(right, behind)
         return [*words, _plain(op), *behind]
@@ -525,15 +512,6 @@ def _plain(text: str) -> Word:
     word = Word()
     word.add(text, bare=True)
     return word
-
-
-def _append(word: Word, other: Word) -> None:
-    word.splits = word.splits or other.splits
-    for piece in other.pieces:
-        if piece is None:
-            word.add_hole()
-        else:
-            word.add(piece)
 
 
 def _add_bare(word: Word, text: str) -> None:

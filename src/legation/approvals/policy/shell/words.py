@@ -67,6 +67,14 @@ class Word:
             self.pieces.append(None)
         self._swallows = self._swallows or to_the_end
 
+    def append(self, other: Word) -> None:
+        self.splits = self.splits or other.splits
+        for piece in other.pieces:
+            if piece is None:
+                self.add_hole()
+            else:
+                self.add(piece)
+
     @property
     def text(self) -> str | None:
         """The text that the program gets; None where a part of it is unknown."""
