@@ -45,7 +45,7 @@ TIMERS = (
     "proc/child.py:Child._live",
     "server/http/request.py:BodyReader._tick",
     "server/auth.py:TokenUses._run",
-    "server/http/server.py:Serving.main_loop",
+    "server/http/server.py:UvicornServer.main_loop",
     "server/sessions/agents.py:SessionAgents._stop_idle",
     "server/streaming/hub.py:Hub._keep_alive",
     "server/instance.py:_sweep_again",

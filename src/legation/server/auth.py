@@ -255,7 +255,7 @@ class Authenticator:
 
 
 def make_authenticate(services: Services, *others: CredentialKind) -> Authenticator:
-    """Make the authentication of a server. `others`: kinds of credentials that later surfaces bring along."""
+    """Make the authentication of a server. `others`: kinds of credentials that later routes bring along."""
     database, keys, clock = services.database, services.keys, services.clock
     own = OwnOrigins(services.public_url, services.settings.cors_origins)
     hashes = CredentialHash(keys.pepper)

@@ -35,7 +35,7 @@ IPV4: Final = "127.0.0.1"
 IPV6: Final = "::1"
 TRIES: Final = 16  # of a free port that both addresses have
 HOSTS: Final = LOOPBACK_NAMES
-ONLY_READ: Final = frozenset({"grants"})  # tags of surfaces: a grant takes a person in any case
+ONLY_READ: Final = frozenset({"grants"})  # tags: a grant takes a person in any case
 
 
 def take_mesh(port: int | None) -> tuple[socket.socket, ...]:
@@ -63,19 +63,19 @@ def agents_running(data_dir: Path) -> int:
 
 
 def mesh_app(
-    surfaces: Sequence[Routes],
+    groups: Sequence[Routes],
     *,
     services: Services,
     authenticate: Authenticate,
     options: AppOptions,
     running: Callable[[], int],
 ) -> ASGIApp:
-    """Make the application of the mesh port: all of `surfaces`, but of those of `ONLY_READ` tags only what reads."""
+    """Make the application of the mesh port: all of `groups`, but of those of `ONLY_READ` tags only what reads."""
     operations = [
         operation
-        for surface in surfaces
-        for operation in surface.operations
-        if operation.method == "GET" or surface.tag not in ONLY_READ
+        for group in groups
+        for operation in group.operations
+        if operation.method == "GET" or group.tag not in ONLY_READ
     ]
     authenticate_caller = MeshAuthenticator(
         authenticate, services.installed.workspace, running, services.settings.mesh_with_agents

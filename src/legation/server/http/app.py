@@ -213,10 +213,10 @@ class AppOptions:
 
 
 def make_app(
-    surfaces: Sequence[Routes], *, services: Services, authenticate: Authenticate, options: AppOptions
+    groups: Sequence[Routes], *, services: Services, authenticate: Authenticate, options: AppOptions
 ) -> App:
-    """Make the application of every surface, and of what each server has: /openapi.json, /docs, /metrics."""
-    operations = [each for surface in surfaces for each in surface.operations]
+    """Make the application of every group of routes, and of what each server has: /openapi.json, /docs, /metrics."""
+    operations = [each for group in groups for each in group.operations]
     operations += metrics_routes(options.metrics).operations
     document = openapi(operations, version=options.version)
     operations += docs_routes(document).operations

@@ -170,7 +170,7 @@ class Operation:
 
 
 class Routes:
-    """The routes of one surface; `legation.server.http.app.make_app` makes an application of several."""
+    """A group of routes; `legation.server.http.app.make_app` makes an application of several."""
 
     def __init__(self, *, tag: str) -> None:
         self.tag = tag
