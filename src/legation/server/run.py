@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,6 @@ from legation.clock import SystemClock
 from legation.errors import ConfigInvalid, StorageFailed
 from legation.redact import Redactor
 from legation.server import requirements
-from legation.server.address import ServerAddress
 from legation.server.auth import make_authenticate
 from legation.server.http.app import AppOptions, RequestSummary, make_app
 from legation.server.http.metrics import Metrics
@@ -42,22 +41,6 @@ from legation.settings import Settings
 from legation.store.datafolder import LOGS
 from legation.store.files import write_atomically
 from legation.wire.api.server import SERVER_FILE, ServerFile
-
-
-@contextmanager
-def server_file(folder: Path, content: ServerFile) -> Iterator[None]:
-    """Keep `server.json` while the server is there, for its owner alone: the CLI of this machine finds it by that."""
-    path = folder / SERVER_FILE
-    try:
-        write_atomically(path, msgspec.json.encode(content))
-    except OSError as error:
-        raise StorageFailed(f"cannot write {path}: {error.strerror}; free some space") from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
-
 
 logger = logging.getLogger("legation.server")
 access_logger = logging.getLogger("legation.access")
@@ -126,12 +109,15 @@ async def _serve(
     async with open_instance(settings, mode=mode, clock=SystemClock(), stop=stop) as (services, address):
         for secret in (services.own_token, *services.toolbox.secrets):
             redactor.add(secret)
-        link = await _link(services) if mode == "up" else ""
+        link = ""
+        if mode == "up":
+            owner = services.installed
+            link = (await make_link(services, owner.user, owner.workspace)).url
         here = Up(services.public_url, link, mesh_url(mesh))
         with ExitStack() as while_listening:
 
             def on_ready() -> None:
-                while_listening.enter_context(_server_file(settings, services))
+                while_listening.enter_context(_server_file(services))
                 # What is there now stays to the end: to look through it for garbage would hold the loop for
                 # some tens of milliseconds, whenever an agent's input has made enough of other things.
                 gc.freeze()
@@ -140,24 +126,16 @@ async def _serve(
                 if here.mesh_url:
                     logger.info("supervisors of this machine may call %s", here.mesh_url)
 
-            server = _make_server(settings, services, address, mesh, on_ready)
+            server = _make_server(services, mesh, on_ready)
             while_listening.enter_context(_stops(server, with_parent=exit_with_parent))
             await server.serve_on([address.listener])
     logger.info("stopped")
 
 
-async def _link(services: Services) -> str:
-    return (await make_link(services, services.installed.user, services.installed.workspace)).url
-
-
 def _make_server(
-    settings: Settings,
-    services: Services,
-    address: ServerAddress,
-    mesh: Sequence[socket.socket],
-    on_ready: Callable[[], None],
+    services: Services, mesh: Sequence[socket.socket], on_ready: Callable[[], None]
 ) -> UvicornServer:
-    options, authenticate = _options(settings, services, address), make_authenticate(services)
+    settings, options, authenticate = services.settings, _options(services), make_authenticate(services)
     app: ASGIApp = make_app(ROUTES, services=services, authenticate=authenticate, options=options)
     if settings.processes:
         app = WebSocketUpgrades(app, TERMINALS, services.clock)
@@ -175,7 +153,7 @@ def _make_server(
         app,
         on_ready,
         _before_exit(services),
-        tls=_tls(settings),
+        tls=Tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None,
         trusted_proxies=settings.trusted_proxies,
         websockets=settings.processes,
         reader_timeout=settings.reader_timeout,
@@ -199,8 +177,8 @@ def _before_exit(services: Services) -> Callable[[], None]:
     return tell
 
 
-def _options(settings: Settings, services: Services, address: ServerAddress) -> AppOptions:
-    metrics = Metrics()
+def _options(services: Services) -> AppOptions:
+    settings, metrics = services.settings, Metrics()
     metrics.gauge("legation_stream_readers", "Open stream bodies.", read=lambda: services.hub.readers)
     metrics.gauge(
         "legation_stream_events_delivered", "Events sent to readers.", read=lambda: services.hub.delivered
@@ -213,14 +191,17 @@ def _options(settings: Settings, services: Services, address: ServerAddress) -> 
     return AppOptions(
         max_body_bytes=settings.max_body_bytes,
         cors_origins=settings.cors_origins,
-        allowed_hosts=address.hosts,
+        allowed_hosts=services.address.hosts,
         clock=services.clock,
         metrics=metrics,
         on_request=_log_request,
     )
 
 
-def _server_file(settings: Settings, services: Services) -> AbstractContextManager[None]:
+@contextmanager
+def _server_file(services: Services) -> Iterator[None]:
+    """Keep `server.json` while the server is there, for its owner alone: the CLI of this machine finds it by that."""
+    settings = services.settings
     content = ServerFile(
         url=services.address.local_url,
         token=services.own_token.reveal(),
@@ -229,7 +210,16 @@ def _server_file(settings: Settings, services: Services) -> AbstractContextManag
         version=legation.__version__,
         certificate=settings.tls_cert.read_text("ascii") if settings.tls_cert else None,
     )
-    return server_file(settings.data_dir, content)
+    path = settings.data_dir / SERVER_FILE
+    try:
+        write_atomically(path, msgspec.json.encode(content))
+    except OSError as error:
+        raise StorageFailed(f"cannot write {path}: {error.strerror}; free some space") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
 
 
 @contextmanager
@@ -282,7 +272,3 @@ def _log_request(summary: RequestSummary) -> None:
 def _log_target(settings: Settings, mode: Mode) -> Path | int:
     # `up` has a terminal to keep clean; a server's log belongs to whatever runs it.
     return settings.data_dir / LOGS / "server.jsonl" if mode == "up" else sys.stderr.fileno()
-
-
-def _tls(settings: Settings) -> Tls | None:
-    return Tls(settings.tls_cert, settings.tls_key) if settings.tls_cert and settings.tls_key else None
