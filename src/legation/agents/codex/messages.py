@@ -24,10 +24,6 @@ class CodexItem(CodexShape, tag_field="type"):
     id: str
 
 
-class TextInput(CodexShape, tag_field="type", tag="text"):
-    text: str
-
-
 class UserMessageItem(CodexItem, tag="userMessage"):
     content: tuple[Mapping[str, object], ...]
 
@@ -194,6 +190,12 @@ class Thread(CodexShape):
     model: str | None = None
 
 
+class ThreadMessage(CodexShape):
+    """Base of what is about one thread, and nobody else's."""
+
+    thread_id: str
+
+
 class ThreadNews(CodexShape):
     """thread/started."""
 
@@ -212,44 +214,38 @@ class TurnInfo(CodexShape):
     error: TurnError | None = None
 
 
-class TurnNews(CodexShape):
+class TurnNews(ThreadMessage):
     """turn/started, turn/completed."""
 
-    thread_id: str
     turn: TurnInfo
 
 
-class ItemNews(CodexShape):
+class ItemNews(ThreadMessage):
     """item/started, item/completed."""
 
-    thread_id: str
     item: ThreadItem
 
 
-class DeltaNews(CodexShape):
-    thread_id: str
+class DeltaNews(ThreadMessage):
     item_id: str
     delta: str
 
 
-class SummaryPartNews(CodexShape):
-    thread_id: str
+class SummaryPartNews(ThreadMessage):
     item_id: str
     summary_index: int
 
 
-class PatchNews(CodexShape):
+class PatchNews(ThreadMessage):
     """item/fileChange/patchUpdated."""
 
-    thread_id: str
     item_id: str
     changes: tuple[FileUpdate, ...]
 
 
-class ProgressNews(CodexShape):
+class ProgressNews(ThreadMessage):
     """item/mcpToolCall/progress."""
 
-    thread_id: str
     item_id: str
     message: str
 
@@ -259,10 +255,9 @@ class PlanStep(CodexShape):
     status: str  # pending, inProgress, completed
 
 
-class PlanNews(CodexShape):
+class PlanNews(ThreadMessage):
     """turn/plan/updated."""
 
-    thread_id: str
     plan: tuple[PlanStep, ...]
 
 
@@ -281,36 +276,23 @@ class TokenUsage(CodexShape):
     model_context_window: int | None = None
 
 
-class UsageNews(CodexShape):
-    thread_id: str
+class UsageNews(ThreadMessage):
     token_usage: TokenUsage
 
 
-class ErrorNews(CodexShape):
-    thread_id: str
+class ErrorNews(ThreadMessage):
     error: TurnError
     will_retry: bool
 
 
 class WarningNews(CodexShape):
-    message: str
-    thread_id: str | None = None
-
-
-class GuardianNews(CodexShape):
-    """guardianWarning."""
+    """warning, guardianWarning."""
 
     message: str
-    thread_id: str
 
 
-class DeprecationNews(CodexShape):
-    summary: str
-    details: str | None = None
-
-
-class ConfigNews(CodexShape):
-    """configWarning."""
+class RemarkNews(CodexShape):
+    """configWarning, deprecationNotice."""
 
     summary: str
     details: str | None = None
@@ -321,19 +303,16 @@ class McpServerNews(CodexShape):
 
     name: str
     status: str
-    thread_id: str | None = None
     error: str | None = None
 
 
-class NameNews(CodexShape):
-    thread_id: str
+class NameNews(ThreadMessage):
     thread_name: str | None = None
 
 
-class ReroutedNews(CodexShape):
+class ReroutedNews(ThreadMessage):
     """model/rerouted."""
 
-    thread_id: str
     from_model: str
     to_model: str
 
@@ -349,10 +328,9 @@ class LimitsNews(CodexShape):
     rate_limits: RateLimits
 
 
-class ResolvedNews(CodexShape):
+class ResolvedNews(ThreadMessage):
     """serverRequest/resolved: it needs no answer any more."""
 
-    thread_id: str
     request_id: int | str
 
 
@@ -447,10 +425,9 @@ class Network(CodexShape):
     protocol: str
 
 
-class CommandAsked(CodexShape):
+class CommandAsked(ThreadMessage):
     """item/commandExecution/requestApproval."""
 
-    thread_id: str
     item_id: str
     command: str | None = None
     cwd: str | None = None
@@ -461,19 +438,17 @@ class CommandAsked(CodexShape):
     additional_permissions: object = None
 
 
-class FileChangeAsked(CodexShape):
+class FileChangeAsked(ThreadMessage):
     """item/fileChange/requestApproval. What it changes was said by the item of that id."""
 
-    thread_id: str
     item_id: str
     reason: str | None = None
     grant_root: str | None = None
 
 
-class PermissionsAsked(CodexShape):
+class PermissionsAsked(ThreadMessage):
     """item/permissions/requestApproval."""
 
-    thread_id: str
     item_id: str
     cwd: str
     permissions: Mapping[str, object]
@@ -492,18 +467,16 @@ class UserInputQuestion(CodexShape):
     options: tuple[UserInputOption, ...] | None = None
 
 
-class UserInputAsked(CodexShape):
+class UserInputAsked(ThreadMessage):
     """item/tool/requestUserInput."""
 
-    thread_id: str
     item_id: str
     questions: tuple[UserInputQuestion, ...]
 
 
-class ElicitationAsked(CodexShape):
+class ElicitationAsked(ThreadMessage):
     """mcpServer/elicitation/request: an MCP server asks, or Codex asks whether it may be called."""
 
-    thread_id: str
     server_name: str
     mode: str
     message: str

@@ -15,13 +15,10 @@ from legation.agents.codex.messages import (
     AgentMessage,
     CodexNotification,
     CollabAgentToolCall,
-    ConfigNews,
     ContextCompaction,
     DeltaNews,
-    DeprecationNews,
     ErrorNews,
     FileChangeItem,
-    GuardianNews,
     HookPrompt,
     ItemNews,
     LimitsNews,
@@ -32,6 +29,7 @@ from legation.agents.codex.messages import (
     ProgressNews,
     ProposedPlan,
     ReasoningItem,
+    RemarkNews,
     ReroutedNews,
     SubAgentActivity,
     SummaryPartNews,
@@ -99,7 +97,7 @@ def _retry_or_failure(news: ErrorNews, of_root: bool) -> Updates:
     return (Notice(severity="warning", title=title, description=said),)
 
 
-def _warning(news: WarningNews | GuardianNews, _: bool) -> Updates:
+def _warning(news: WarningNews, _: bool) -> Updates:
     return (Notice(severity="warning", title=news.message),)
 
 
@@ -119,7 +117,7 @@ def _rerouted(news: ReroutedNews, _: bool) -> Updates:
     return (Notice(severity="warning", title=title),)
 
 
-def _old_or_odd(news: ConfigNews | DeprecationNews, _: bool) -> Updates:
+def _old_or_odd(news: RemarkNews, _: bool) -> Updates:
     return (Notice(severity="info", title=news.summary, description=news.details),)
 
 
@@ -141,9 +139,9 @@ NOTICES: Final[Mapping[str, _NoticeReader]] = {
     "account/rateLimits/updated": (LimitsNews, _limits),
     "error": (ErrorNews, _retry_or_failure),
     "warning": (WarningNews, _warning),
-    "guardianWarning": (GuardianNews, _warning),
-    "configWarning": (ConfigNews, _old_or_odd),
-    "deprecationNotice": (DeprecationNews, _old_or_odd),
+    "guardianWarning": (WarningNews, _warning),
+    "configWarning": (RemarkNews, _old_or_odd),
+    "deprecationNotice": (RemarkNews, _old_or_odd),
     "model/rerouted": (ReroutedNews, _rerouted),
 }
 
