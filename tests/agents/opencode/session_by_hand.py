@@ -18,7 +18,6 @@ from legation.agents.opencode.messages import (
     PermissionRule,
     ProviderInfo,
     Providers,
-    SessionCreatedEvent,
     SessionInfo,
     SessionTime,
     read_event,
@@ -133,8 +132,6 @@ def feed(session: OpenCodeSession, message: dict[str, Any]) -> None:
     event = read_event(json.dumps(message).encode())
     assert event is not None
     assert event.body is not None or event.is_dropped, event.type
-    known = event.body is not None and (
-        session.has(event.session_id) or isinstance(event.body, SessionCreatedEvent)
-    )
+    known = event.body is not None and (session.has(event.session_id) or event.type == "session.created")
     if known:
         session.take(event)

@@ -19,7 +19,7 @@ import msgspec
 from legation.agents.driver import OnAnswer, OpenRequest, PromptBlocks
 from legation.agents.native import DriverContext, NativeAgent
 from legation.agents.opencode.launch import home_must_bring_no_code, must_bring_no_code
-from legation.agents.opencode.messages import Event, SessionInfo, SessionUpdatedEvent
+from legation.agents.opencode.messages import Event, SessionChanged, SessionInfo
 from legation.agents.opencode.options import offered
 from legation.agents.opencode.server import OpenCodeServer, ServerListener
 from legation.agents.opencode.session import OpenCodeSession
@@ -124,7 +124,7 @@ class OpenCodeAgent(NativeAgent):
 
     def take(self, event: Event) -> None:
         own = next((each for each in self._sessions.values() if each.has(event.session_id)), None)
-        if own is None and isinstance(event.body, SessionUpdatedEvent):  # a sub-agent's, which begins
+        if own is None and isinstance(event.body, SessionChanged):  # a sub-agent's, which begins
             parent = event.body.info.parent_id
             own = next((each for each in self._sessions.values() if each.has(parent)), None)
         if own is not None:

@@ -373,40 +373,35 @@ class McpStatus(OpenCodeShape):
 # Events: which the server sends, which of them this driver reads, and which it drops, and why.
 
 
-class MessageUpdated(OpenCodeShape):
+class SessionProperties(OpenCodeShape):
     session_id: str
+
+
+class MessageUpdated(SessionProperties):
     info: Message
 
 
-class PartUpdated(OpenCodeShape):
-    session_id: str
+class PartUpdated(SessionProperties):
     part: Part
 
 
-class PartDelta(OpenCodeShape):
-    session_id: str
+class PartDelta(SessionProperties):
     message_id: str
     part_id: str
     field: str
     delta: str
 
 
-class SessionUpdatedEvent(OpenCodeShape):
-    session_id: str
+class SessionChanged(SessionProperties):
     info: SessionInfo
 
 
-class SessionCreatedEvent(SessionUpdatedEvent):
-    pass
-
-
-class StatusChanged(OpenCodeShape):
-    session_id: str
+class StatusChanged(SessionProperties):
     status: Status
 
 
-class SessionIdle(OpenCodeShape):
-    session_id: str
+class SessionIdle(SessionProperties):
+    pass
 
 
 class SessionFailed(OpenCodeShape):
@@ -414,33 +409,22 @@ class SessionFailed(OpenCodeShape):
     error: NativeError | None = None
 
 
-class SessionCompacted(OpenCodeShape):
-    session_id: str
-
-
-class PermissionAskedEvent(PermissionRequest):
+class SessionCompacted(SessionProperties):
     pass
 
 
-class PermissionReplied(OpenCodeShape):
-    session_id: str
+class PermissionReplied(SessionProperties):
     request_id: str
     reply: str
 
 
-class QuestionAskedEvent(QuestionRequest):
-    pass
-
-
-class QuestionEnded(OpenCodeShape):
+class QuestionEnded(SessionProperties):
     """Answered or rejected."""
 
-    session_id: str
     request_id: str
 
 
-class TodoUpdated(OpenCodeShape):
-    session_id: str
+class TodoUpdated(SessionProperties):
     todos: tuple[TodoItem, ...]
 
 
@@ -452,15 +436,15 @@ READ: Final[Mapping[str, type[OpenCodeShape]]] = {
     "message.updated": MessageUpdated,
     "message.part.updated": PartUpdated,
     "message.part.delta": PartDelta,
-    "session.created": SessionCreatedEvent,
-    "session.updated": SessionUpdatedEvent,
+    "session.created": SessionChanged,
+    "session.updated": SessionChanged,
     "session.status": StatusChanged,
     "session.idle": SessionIdle,
     "session.error": SessionFailed,
     "session.compacted": SessionCompacted,
-    "permission.asked": PermissionAskedEvent,
+    "permission.asked": PermissionRequest,
     "permission.replied": PermissionReplied,
-    "question.asked": QuestionAskedEvent,
+    "question.asked": QuestionRequest,
     "question.replied": QuestionEnded,
     "question.rejected": QuestionEnded,
     "todo.updated": TodoUpdated,

@@ -35,8 +35,8 @@ from legation.agents.opencode.messages import (
     PermissionRequest,
     QuestionRequest,
     ServerHealth,
+    SessionChanged,
     SessionInfo,
-    SessionUpdatedEvent,
     Status,
     Told,
     read_event,
@@ -253,7 +253,7 @@ class OpenCodeServer:
             await listener.room()
 
     def _hand_on(self, event: Event) -> set[ServerListener]:
-        if isinstance(event.body, SessionUpdatedEvent) and event.body.info.parent_id in self._of_session:
+        if isinstance(event.body, SessionChanged) and event.body.info.parent_id in self._of_session:
             self._of_session.setdefault(event.body.session_id, self._of_session[event.body.info.parent_id])
         listener = self._of_session.get(event.session_id or "")
         if listener is not None:

@@ -15,16 +15,16 @@ from legation.agents.opencode.messages import (
     Part,
     PartDelta,
     PartUpdated,
-    PermissionAskedEvent,
     PermissionReplied,
-    QuestionAskedEvent,
+    PermissionRequest,
     QuestionEnded,
+    QuestionRequest,
     Retry,
+    SessionChanged,
     SessionCompacted,
     SessionFailed,
     SessionIdle,
     SessionInfo,
-    SessionUpdatedEvent,
     StatusChanged,
     StepFinishPart,
     TodoUpdated,
@@ -129,7 +129,7 @@ class OpenCodeSession:
                 self._part(body.part, event.line)
             case PartDelta():
                 self._say(event, *self._delta(body))
-            case SessionUpdatedEvent():
+            case SessionChanged():
                 self._info(body.info, event)
             case StatusChanged():
                 self._status(body, event)
@@ -140,18 +140,18 @@ class OpenCodeSession:
                     self._turns.failed(body.error)
             case SessionCompacted():
                 self._say(event, *self._translator.compacted())
-            case PermissionAskedEvent():
+            case PermissionRequest():
                 if event.is_cut:
                     self._host.mark_cut(self.id, body.tool.call_id if body.tool else body.id)
                 self._permissions.permission(body)
             case PermissionReplied():
                 self._permissions.replied(body.request_id, body.reply)
-            case QuestionAskedEvent() if event.is_cut:
+            case QuestionRequest() if event.is_cut:
                 self._host.trouble(
                     DiagnosticCode.AGENT_LINE_TOO_LONG, f"rejected a question of the agent's: {TOO_LONG}"
                 )
                 self._permissions.reject(body)
-            case QuestionAskedEvent():
+            case QuestionRequest():
                 self._permissions.question(body)
             case QuestionEnded():
                 self._permissions.question_ended(body.request_id)
