@@ -73,6 +73,7 @@ FACES: Final = {
 LONGEST: Final = 700  # lines of a module: more is not read in one sitting
 SHORTEST: Final = 100  # lines; a shorter one needs two importers, or stands below
 MOST_FILES: Final = 16  # of a folder
+MOST_TOUCHED: Final = 4  # files, to add one thing
 # One file per noun of the command, and per resource of the API: short or many as they are.
 BY_NOUN: Final = ("cli", "server/routes")
 # Short modules with one importer or none that are not loaded late by a function, and why each is a file of its own.
@@ -482,6 +483,53 @@ def npm_locks_hold_integrity_and_no_addresses(tree: Tree) -> Found:
                 yield shown, f"{name} has no integrity"
 
 
+# What CONTRIBUTING.md says.
+
+
+def contributing_shows_the_tree(tree: Tree) -> Found:
+    text = (tree.root / "CONTRIBUTING.md").read_text()
+    shown = {
+        part.rstrip("/"): level
+        for level, parts in re.findall(r"^\| (\d|-) \| ([^|]+) \|", text, re.MULTILINE)
+        for part in re.findall(r"`([\w/]+)`", parts)
+    }
+    there = {module.part for module in tree.modules.values()} - {"", "__main__"}
+    levels = {part: str(LEVELS.get(part, "-")) for part in there}
+    for part in sorted(shown.keys() | levels.keys()):
+        if part not in shown:
+            yield "CONTRIBUTING.md", f"does not show {part} at level {levels[part]}"
+        elif shown[part] != levels.get(part):
+            where = f"where it is at {levels[part]}" if part in levels else "which is not there"
+            yield "CONTRIBUTING.md", f"shows {part} at level {shown[part]}, {where}"
+    for package, rows in INSIDE.items():
+        row = f"| `{package}/` | {' < '.join(', '.join(members) for members in rows)} |"
+        if row not in text:
+            yield "CONTRIBUTING.md", f"does not have this row: {row}"
+
+
+def contributing_names_files_that_exist(tree: Tree) -> Found:
+    text = (tree.root / "CONTRIBUTING.md").read_text()
+    for thing, paths in to_add(text).items():
+        if len(paths) > MOST_TOUCHED:
+            yield "CONTRIBUTING.md", f"{thing} touches {len(paths)} files; at most {MOST_TOUCHED}"
+        for path in paths:
+            if not any(tree.root.glob(re.sub(r"<\w+>", "*", path))):
+                yield "CONTRIBUTING.md", f"{thing} touches {path}, which does not exist"
+
+
+def to_add(text: str) -> dict[str, list[str]]:
+    """Read the tables of CONTRIBUTING.md: for each thing the files to touch, from the root on."""
+    rows = re.findall(r"^\| ([a-z][^|]+) \| ([^|]*`[^|]+) \|$", text, re.MULTILINE)
+    return {
+        thing: [_from_root(path) for path in re.findall(r"`([\w<>/.-]+\.\w+)`", files)]
+        for thing, files in rows
+    }
+
+
+def _from_root(path: str) -> str:
+    return path if path.startswith(("tests/", "docs/", "tools/")) else f"src/legation/{path}"
+
+
 # Pages.
 
 
@@ -531,6 +579,8 @@ RULES: Final[tuple[Rule, ...]] = (
     no_file_names_a_path_of_a_machine,
     requirements_hold_hashes_and_no_addresses,
     npm_locks_hold_integrity_and_no_addresses,
+    contributing_shows_the_tree,
+    contributing_names_files_that_exist,
     links_lead_somewhere,
 )
 

@@ -107,6 +107,19 @@ CASES: list[tuple[rules.Rule, Mapping[str, str], str]] = [
         "a has an address",
     ),
     (
+        rules.contributing_names_files_that_exist,
+        {
+            "CONTRIBUTING.md": "| a thing | `wire/a.py`, `wire/<name>.py`, `docs/b.md` |\n",
+            f"{SRC}/wire/a.py": "",
+        },
+        "a thing touches docs/b.md, which does not exist",
+    ),
+    (
+        rules.contributing_names_files_that_exist,
+        {"CONTRIBUTING.md": f"| a thing | {', '.join(['`ids.py`'] * 5)} |\n", f"{SRC}/ids.py": ""},
+        "a thing touches 5 files",
+    ),
+    (
         rules.links_lead_somewhere,
         {"a.md": "# A b\n[x](b.md) [y](#a-b) [z](https://example.com/c)\n```\n[no](d.md)\n```\n"},
         "links to b.md, which does not exist",
@@ -139,5 +152,23 @@ def test_a_breach_inside_a_package_is_found_and_so_is_a_level_of_nothing(
     ]
 
 
+def test_contributing_must_show_each_part_at_its_level_and_the_levels_inside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "INSIDE", {"wire": (("a", "b"), ("c",))})
+    files = {
+        "CONTRIBUTING.md": "| 0 | `ids` `clock` | x |\n| 2 | `wire/` | x |\n| - | `client/` | x |\n",
+        **{f"{SRC}/{name}.py": "" for name in ("ids", "wire/a", "client/a", "store/a")},
+    }
+    told = broken(tmp_path, rules.contributing_shows_the_tree, files)
+    assert [line.removeprefix("CONTRIBUTING.md ") for line in told] == [
+        "shows clock at level 0, which is not there",
+        "does not show store at level 2",
+        "shows wire at level 2, where it is at 1",
+        "does not have this row: | `wire/` | a, b < c |",
+    ]
+
+
 def test_every_rule_has_a_case() -> None:
-    assert {case[0] for case in CASES} | {rules.imports_go_downward_inside} == set(rules.RULES)
+    others = {rules.imports_go_downward_inside, rules.contributing_shows_the_tree}
+    assert {case[0] for case in CASES} | others == set(rules.RULES)

@@ -1,0 +1,59 @@
+"""The stubs of docs/adding.md: each applied to a copy of the tree, which then keeps its rules and passes the tests it names."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.fresh import ROOT, fresh_clone, newcomer_environment
+from tools.rules import to_add
+
+pytestmark = pytest.mark.heavy
+
+LIMIT = 300.0  # seconds for the checks of one copy: their time, on a loaded machine
+SECTIONS = {
+    section.partition("\n")[0]: section
+    for section in (ROOT / "docs" / "adding.md").read_text().split("\n## ")[1:]
+}
+
+
+def run(copy: Path, home: Path, *argv: str, given: str = "") -> str:
+    environment = newcomer_environment(home) | {"PYTHONPATH": f"{copy / 'src'}:{copy}"}
+    done = subprocess.run(
+        argv,
+        cwd=copy,
+        env=environment,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("thing", SECTIONS)
+def test_a_stub_is_all_there_is_to_add(thing: str, tmp_path: Path) -> None:
+    stub = "".join(re.findall(r"^```diff\n(.*?)^```$", SECTIONS[thing], re.DOTALL | re.MULTILINE))
+    tests = re.findall(r"`(tests/[\w/.]+\.py(?:::\w+)?)`", SECTIONS[thing])
+    assert stub
+    assert tests
+    copy, home = fresh_clone(tmp_path / "copy"), tmp_path / "home"
+    run(copy, home, "git", "apply", "-C1", given=stub)
+    run(copy, home, sys.executable, "-m", "tools.pages")
+    run(copy, home, sys.executable, "-m", "ruff", "check", "-q", ".")
+    passed = run(copy, home, sys.executable, "-m", "pytest", "-q", "tests/test_tree.py", *tests)
+    assert " passed" in passed
+    assert "skipped" not in passed
+
+
+@pytest.mark.parametrize("thing", SECTIONS)
+def test_a_stub_touches_the_files_that_contributing_names(thing: str) -> None:
+    touched = re.findall(r"^\+\+\+ b/(\S+)$", SECTIONS[thing], re.MULTILINE)
+    named = to_add((ROOT / "CONTRIBUTING.md").read_text())[thing.lower()]
+    patterns = [re.sub(r"<\w+>", r"\\w+", re.escape(path)) for path in named]
+    for path in touched:
+        assert any(re.fullmatch(pattern, path) for pattern in patterns), path
+    assert len(set(touched)) <= len(named)
