@@ -7,8 +7,8 @@ from tools.rules import breaches, report
 # Issue 17 brings each to nothing, and then this table goes. Lower a number whenever you can.
 NOT_YET = {
     "modules_have_names_of_the_field": 2,
-    "class_names_occur_once": 39,
-    "docstrings_begin_with_a_verb_or_a_noun": 331,
+    "class_names_occur_once": 35,
+    "docstrings_begin_with_a_verb_or_a_noun": 149,
 }
 
 

@@ -63,6 +63,15 @@ INSIDE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
         ("audit", "counters", "blobs", "backup"),
         ("identity",),
     ),
+    "server": (
+        ("address", "logs", "installation"),
+        ("http", "requirements"),
+        ("auth",),
+        ("fs", "streaming", "sessions"),
+        ("processes", "acp"),
+        ("routes", "mesh", "instance"),
+        ("run", "worker"),
+    ),
 }
 # The faces of the server stand on its sessions, and its sessions know nothing of them, not even types.
 FACES: Final = {
