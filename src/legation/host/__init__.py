@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from legation.host.options import resolve_agent_definition, resolve_host_options
     from legation.host.requests.handlers import derive_client_capabilities
     from legation.host.requests.services import create_default_fs_handler, create_default_terminal_handler
-    from legation.store.backend import MemoryBackend as create_memory_storage
-    from legation.store.jsonl import JsonlBackend as create_jsonl_storage
+    from legation.store.backend import MemoryBackend as create_memory_storage  # noqa: N813
+    from legation.store.jsonl import JsonlBackend as create_jsonl_storage  # noqa: N813
     from legation.wire.codec import normalize_session_update
 
 __all__ = [

@@ -6,6 +6,7 @@ INV-C1  No mode is chosen in which the agent decides for itself: policies would 
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -106,19 +107,18 @@ def setup_facts(setup: SessionSetup) -> list[Draft]:
 _LONGEST: Final = 1000  # characters of a name that are looked at
 SHOWN: Final = 20  # names in a message that says what there is
 # Modes of agents in which they do not ask, or not about all, in lower case without what stands between words.
-_UNASKING: Final = frozenset(
-    """
-    acceptall acceptedits agentfullaccess allowall alwaysallow alwaysapprove approveall auto autoaccept autoacceptedits
-    autoapprove autoedit autohigh autolow automedium autonomous autopilot autorun bypass bypassall bypasspermissions
-    dangerfullaccess dangerouslyskippermissions dontask fullaccess fullauto never neverask skippermissions smartapprove yolo
-    """.split()
+_UNASKING: Final = re.compile(
+    "acceptall|acceptedits|agentfullaccess|allowall|alwaysallow|alwaysapprove|approveall|auto|autoedit|"
+    "autohigh|autolow|automedium|autonomous|autopilot|autorun|dangerfullaccess|dontask|fullaccess|"
+    "fullauto|never|neverask|smartapprove|"
+    # So they begin whatever follows: `bypassApprovals`, `Auto-approve everything`.
+    "(?:autoaccept|autoapprove|bypass|dangerous|skippermission|yolo).*"
 )
-# So they begin whatever follows: `bypassApprovals`, `Auto-approve everything`.
-_UNASKING_AT_FIRST: Final = ("autoaccept", "autoapprove", "bypass", "dangerous", "skippermission", "yolo")
 _ABOUT_ASKING: Final = ("approval", "permission")  # in the names of options that amount to a mode
 # Modes in which agents ask and work, the likeliest first; then those in which they do no work at all.
-_ASKING: Final = tuple(
-    "default ask alwaysask normal manual approve suggest interactive build code agent".split()
+_ASKING: Final = (
+    *("default", "ask", "alwaysask", "normal", "manual", "approve"),
+    *("suggest", "interactive", "build", "code", "agent"),
 )
 _IDLE: Final = frozenset(("readonly", "plan", "chat", "architect"))
 
@@ -175,7 +175,7 @@ def asks(mode: str, known: AskingModes | None = None) -> bool:
         return True
     if known is not None and name in map(_plain, known.unasking):
         return False
-    return name not in _UNASKING and not name.startswith(_UNASKING_AT_FIRST)
+    return _UNASKING.fullmatch(name) is None
 
 
 def must_ask(
