@@ -193,20 +193,7 @@ class Services:
         served = ServedFolders(settings.folders or [Path.home()], forbidden)
         self.files = Files(served, records.folders_of, work=settings.data_dir / WORK)
         self.sessions = await enter(
-            SessionService(
-                records,
-                hosts=self.hosts,
-                log=self.log,
-                database=self.database,
-                vault=self.vault,
-                inbox=self.inbox,
-                grants=self.grants,
-                clock=self.clock,
-                data_dir=settings.data_dir,
-                folder_of=self.files.folder,
-                forbidden=forbidden,
-                rest_after=settings.agent_rest,
-            )
+            SessionService(records, self.hosts, self.vault, self.inbox, self.grants, self.files.folder)
         )
         self.processes = await enter(  # that operators started
             Processes(
@@ -219,15 +206,7 @@ class Services:
             )
         )
         self.acp = await enter(  # clients that take us for an agent
-            AcpConnections(
-                log=self.log,
-                sessions=self.sessions,
-                clients=clients,
-                inbox=self.inbox,
-                attendance=self.attendance,
-                supervisor_wait_ms=round(settings.supervisor_wait * 1000),
-                work=settings.data_dir / WORK,
-            )
+            AcpConnections(self.sessions, self.hosts, self.inbox, self.attendance)
         )
 
     async def _find_connection(self, name: str, workspace: str) -> StreamSource | None:

@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
@@ -24,9 +23,9 @@ from legation.errors import Conflict, InvalidParams, LegationError, NotFound, Un
 from legation.server.acp.log import OPENED, PREFIX, ConnectionLog, Kept, read_kept, stream_name
 from legation.server.sessions.agents import AgentSlot
 from legation.server.sessions.clients import SessionClients
+from legation.server.sessions.hosts import WorkspaceHosts
 from legation.server.sessions.service import SessionService
-from legation.store.datafolder import make_folder
-from legation.store.log import EventLog
+from legation.store.datafolder import WORK, make_folder
 from legation.store.stream import Stream
 from legation.tasks import TaskSet
 from legation.wire.events import Draft
@@ -53,11 +52,7 @@ class Waiting:
     asked at once where none is there, and else when it was escalated."""
 
     def __init__(
-        self,
-        attendance: Attendance,
-        clock: Clock,
-        supervisor_wait_ms: int,
-        clients: SessionClients,
+        self, attendance: Attendance, clock: Clock, supervisor_wait_ms: int, clients: SessionClients
     ) -> None:
         self._attendance = attendance
         self._clock = clock
@@ -101,22 +96,15 @@ class AcpConnections:
     have their own. What speaks ACP is loaded with the first client."""
 
     def __init__(
-        self,
-        *,
-        log: EventLog,
-        sessions: SessionService,
-        clients: SessionClients,
-        inbox: ApprovalQueue,
-        attendance: Attendance,
-        supervisor_wait_ms: int,
-        work: Path,
+        self, sessions: SessionService, hosts: WorkspaceHosts, inbox: ApprovalQueue, attendance: Attendance
     ) -> None:
-        self._log = log
         self._sessions = sessions
-        self._clients = clients
+        self._hosts = hosts
+        self._log = hosts.log
         self._inbox = inbox
-        self._work = work
-        self._waiting = Waiting(attendance, log.clock, supervisor_wait_ms, clients)
+        self._work = hosts.settings.data_dir / WORK
+        wait_ms = round(hosts.settings.supervisor_wait * 1000)
+        self._waiting = Waiting(attendance, hosts.log.clock, wait_ms, hosts.clients)
         self._listens = False
         self._known: dict[Key, AcpConnection] = {}
         self._coming: set[Key] = set()
@@ -273,7 +261,7 @@ class AcpConnections:
         return connection
 
     async def _agent(self, name: str) -> str:
-        return (await self._sessions.agents.hosts.launcher.entry(name)).name
+        return (await self._hosts.launcher.entry(name)).name
 
     async def _make(self, key: Key, kept: Kept, stream: Stream) -> AcpConnection:
         from legation.server.acp.connection import AcpConnection
@@ -284,7 +272,7 @@ class AcpConnections:
         await asyncio.to_thread(make_folder, self._work)
         slot = AgentSlot(self._sessions.agents, key[0], kept.agent, self._work, shared=True, idle_after=IDLE)
         return AcpConnection(
-            kept, ConnectionLog(self._log, stream), slot, self._sessions, self._clients, self._waiting
+            kept, ConnectionLog(self._log, stream), slot, self._sessions, self._hosts.clients, self._waiting
         )
 
     async def _end(

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from legation.clock import Clock
 from legation.errors import InvalidParams, LegationError, NotFound, RateLimited, TimedOut
 from legation.proc.tree import Process, process
 from legation.server.sessions.hosts import WorkspaceHosts
@@ -224,20 +223,14 @@ def _may_rest(record: SessionRecord, session: Session) -> bool:
 class SessionAgents:
     """Agents of sessions. From `start` to `close` idle ones are stopped; how others end is noted."""
 
-    def __init__(
-        self,
-        hosts: WorkspaceHosts,
-        records: SessionRecords,
-        secrets: SealedServers,
-        clock: Clock,
-        rest_after: float,
-    ) -> None:
-        """`rest_after`: seconds after which an idle agent of a session is stopped until the next message; 0: never."""
+    def __init__(self, hosts: WorkspaceHosts, records: SessionRecords, secrets: SealedServers) -> None:
         self.hosts = hosts
-        self.clock = clock
+        self.clock = hosts.log.clock
         self._records = records
         self._secrets = secrets
-        self._rest_after = rest_after
+        self._rest_after = (
+            hosts.settings.agent_rest
+        )  # seconds; 0: an idle agent of a session is never stopped
         self._coming: Counter[AgentSlot] = Counter()  # processes that are being started
         self._running: dict[tuple[str, str], AgentSlot] = {}  # by workspace and the host's id of the process
         self._tasks = TaskSet("legation-session-agents")

@@ -11,10 +11,9 @@ INV-H3  A host sees the streams and the agents' homes of its own workspace, and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from legation.approvals.approval import LONGEST_WAIT_MS
@@ -36,41 +35,27 @@ CHILDREN: Final = "children"  # of the data folder: one small file for each agen
 LATER: Final = 60.0  # seconds beyond the longest that an approval may wait: the door's time to say so
 
 
+@dataclass(eq=False)
 class WorkspaceHosts:
-    """`async with WorkspaceHosts(...)`: at its end the hosts are disposed of, with every agent. `first` is the workspace of
-    the machine's owner."""
+    """Hosts by workspace; at the end of `async with` they are disposed of, with every agent."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        log: EventLog,
-        door: Door,
-        first: str,
-        redactor: Redactor,
-        forbidden: ForbiddenPlaces,
-        clients: SessionClients,
-    ) -> None:
-        """`redactor` hides in what agents say, before it is stored or seen. `forbidden` is opened for none of them.
-        `clients` are those of sessions that have some, to serve files and terminals."""
-        self._forbidden = forbidden
-        self._settings = settings
-        self._log = log
-        self._door = door
-        self.first = first
-        self._redactor = redactor
-        self._clients = clients
-        self._hosts: dict[str, AcpHost] = {}
-        self._opening = asyncio.Lock()
-        self._closed = False
-        self._hurried = False
+    settings: Settings
+    log: EventLog
+    door: Door
+    first: str  # workspace of the machine's owner
+    redactor: Redactor  # hides in what agents say, before it is stored or seen
+    forbidden: ForbiddenPlaces  # opened for no agent
+    clients: SessionClients  # of sessions that have some, to serve files and terminals
+    _hosts: dict[str, AcpHost] = field(default_factory=dict, init=False)
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _closed: bool = field(default=False, init=False)
+    _hurried: bool = field(default=False, init=False)
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(_end_leftovers, self._settings.data_dir / CHILDREN)
+        await asyncio.to_thread(_end_leftovers, self.settings.data_dir / CHILDREN)
         return self
 
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._closed = True
         async with self._opening:
             hosts = list(self._hosts.values())
@@ -90,14 +75,8 @@ class WorkspaceHosts:
         """Launcher of agents. Nothing of agents is loaded before somebody asks for one."""
         from legation.host.launch import AgentLauncher
 
-        settings = self._settings
-        return AgentLauncher(
-            settings.data_dir,
-            settings.agents,
-            self.first,
-            self._redactor,
-            executes=settings.rehearsal_executes,
-        )
+        settings, executes = self.settings, self.settings.rehearsal_executes
+        return AgentLauncher(settings.data_dir, settings.agents, self.first, self.redactor, executes=executes)
 
     async def host(self, workspace: str | None = None) -> AcpHost:
         """Open that of the workspace, the first unless another is named."""
@@ -121,7 +100,7 @@ class WorkspaceHosts:
                 host.cut_turns(CutWords(*cut_words("stopped")))
 
     def trusted(self, workspace: str) -> TrustedFolders:
-        return TrustedFolders(self._settings.data_dir, workspace)
+        return TrustedFolders(self.settings.data_dir, workspace)
 
     async def _open(self, workspace: str) -> AcpHost:
         from legation.host.host import AcpHost
@@ -135,24 +114,21 @@ class WorkspaceHosts:
             WaitingQuestions,
         )
 
-        settings, forbidden = self._settings, self._forbidden.in_workspace(workspace)
+        settings, forbidden = self.settings, self.forbidden.in_workspace(workspace)
         # Not the credential of whoever started a session: that one may answer what its agent asks.
         requester = Principal(kind="process", id="host", workspace=workspace, scopes=frozenset(), level=0)
         approver = DoorApprover(
-            self._door,
+            self.door,
             where=lambda session_id: host.where(session_id),
             requester_of=lambda _session_id: requester,
         )
-
-        def folders_of(session_id: str) -> Sequence[Path] | None:
-            return host.session(session_id).folders if host.get_session(session_id) else None
-
+        files = create_default_fs_handler(lambda session_id: host.folders_of(session_id), forbidden)
         options = HostOptions(
             approver=approver,
             questions=WaitingQuestions(),
-            fs=ClientFiles(self._clients, workspace, create_default_fs_handler(folders_of, forbidden)),
-            terminal=ClientTerminals(self._clients, workspace),
-            extensions=ClientExtensions(self._clients, workspace),
+            fs=ClientFiles(self.clients, workspace, files),
+            terminal=ClientTerminals(self.clients, workspace),
+            extensions=ClientExtensions(self.clients, workspace),
             workspace=workspace,
             limits=Limits(
                 start=settings.start_timeout,
@@ -161,12 +137,12 @@ class WorkspaceHosts:
             ),
             kill_timeout_ms=settings.stop_grace * 1000,
             max_line=settings.max_line_bytes,
-            redact=self._redactor.bytes,
+            redact=self.redactor.bytes,
             data_dir=settings.data_dir,
             forbidden=forbidden,
             trusts=self.trusted(workspace).trusts,
         )
-        host = AcpHost(options, log=self._log)
+        host = AcpHost(options, log=self.log)
         return await host.__aenter__()
 
 

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from legation.approvals.grants import GrantService
 from legation.approvals.queue import ApprovalQueue
-from legation.clock import Clock
 from legation.errors import InvalidParams, LegationError, StorageFailed
 from legation.ids import new_id
 from legation.server.sessions.agents import AgentSlot, SessionAgents
@@ -42,10 +41,8 @@ from legation.server.sessions.record import (
 )
 from legation.server.sessions.secrets import SealedServers
 from legation.store import audit
-from legation.store.database.transaction import Database, Queries, Transaction
+from legation.store.database.transaction import Queries, Transaction
 from legation.store.datafolder import WORK, make_folder
-from legation.store.forbidden import ForbiddenPlaces
-from legation.store.log import EventLog
 from legation.store.secrets.sealer import is_plain
 from legation.store.secrets.vault import Vault
 from legation.tasks import TaskSet
@@ -74,32 +71,22 @@ class SessionService:
     def __init__(
         self,
         records: SessionRecords,
-        *,
         hosts: WorkspaceHosts,
-        log: EventLog,
-        database: Database,
         vault: Vault,
         inbox: ApprovalQueue,
         grants: GrantService,
-        clock: Clock,
-        data_dir: Path,
         folder_of: FolderOf,
-        forbidden: ForbiddenPlaces,
-        rest_after: float = 0,
     ) -> None:
-        """`rest_after`: seconds after which an idle agent is stopped until the next message; 0: never. `forbidden` is never
-        read for anybody, wherever it lies."""
+        self._clock = clock = hosts.log.clock
+        self._data_dir = hosts.settings.data_dir
+        self._secrets = SealedServers(vault, self._data_dir / UNSETTLED, clock)
         self.records = records
-        self._secrets = SealedServers(vault, data_dir / UNSETTLED, clock)
-        self.agents = SessionAgents(hosts, self.records, self._secrets, clock, rest_after)
-        self.messages = MessageQueue(self.records, self.agents, log, clock)
-        self.approvals = SessionApprovals(inbox, grants, self.records, clock)
+        self.agents = SessionAgents(hosts, records, self._secrets)
+        self.messages = MessageQueue(records, self.agents, hosts.log, clock)
+        self.approvals = SessionApprovals(inbox, grants, records, clock)
         self.folder_of = folder_of
         self._hosts = hosts
-        self._database = database
-        self._clock = clock
-        self._data_dir = data_dir
-        self._forbidden = forbidden
+        self._database = inbox.ledger.database
         self._ending = TaskSet("legation-session-end")
 
     async def __aenter__(self) -> Self:
@@ -189,7 +176,7 @@ class SessionService:
             place = SessionPlace(cwd, servers)
         try:
             assert place.cwd is not None
-            skills = await put_in_place(new.skills, Path(place.cwd), self.folder_of, self._forbidden)
+            skills = await put_in_place(new.skills, Path(place.cwd), self.folder_of, self._hosts.forbidden)
             details = self._details(new, agent, skills, servers)
             async with self._secrets.sealed(
                 workspace, servers, lambda: self.records.known(workspace, session_id) is not None
@@ -291,7 +278,7 @@ class SessionService:
             raise InvalidParams("cannot send an empty message; say something", {"path": "$.message"})
         links: tuple[ResourceLink, ...] = ()
         if message.attachments:
-            forbidden = self._forbidden.in_workspace(record.workspace)
+            forbidden = self._hosts.forbidden.in_workspace(record.workspace)
             links = await asyncio.to_thread(links_to, message.attachments, record.folders, forbidden)
         return Message(id=message_id, text=message.message, links=links)
 
