@@ -17,7 +17,7 @@ from legation.host.requests import services as terminals_module
 from legation.host.requests.services import (
     DefaultTerminals,
     OutputTail,
-    Terminal,
+    TerminalProcess,
     create_default_terminal_handler,
 )
 from legation.proc import Child, Command, Pipes, ProcessLauncher, child_environment
@@ -461,7 +461,7 @@ async def test_who_ends_a_terminal_that_is_being_ended_waits_for_all_of_it() -> 
             await left.wait()
 
     ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
-    terminal = Terminal(cast(Any, Dying()), OutputTail(10), cast(Any, ended))
+    terminal = TerminalProcess(cast(Any, Dying()), OutputTail(10), cast(Any, ended))
     first = asyncio.create_task(terminal.stop())
     await asyncio.sleep(0)
     ended.set_result(Exit(code=0, signal=None))

@@ -8,7 +8,7 @@ from tests.host.rig import play, rig
 
 from legation.errors import ConfigInvalid, InvalidParams, NotFound
 from legation.host.host import AcpHost
-from legation.host.modes import Opening
+from legation.host.modes import OpenedSession
 from legation.host.options import MAX_DIRECTORIES, HostOptions, read_meta, resolve_agent_definition
 
 pytestmark = pytest.mark.heavy
@@ -78,7 +78,7 @@ async def test_a_session_that_was_closed_to_be_opened_again_is_restored_closed(t
 
 
 async def test_what_cannot_be_prepared_is_no_session(tmp_path: Path) -> None:
-    async def prepare(_opening: Opening) -> None:
+    async def prepare(_opening: OpenedSession) -> None:
         raise InvalidParams("cannot do that")
 
     async with rig(tmp_path) as made:

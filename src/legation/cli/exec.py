@@ -27,7 +27,7 @@ from legation.cli.folders import Folders
 from legation.cli.output import Console, line, paint_diff, say
 from legation.cli.view import AskedInOrder, Screen, view_of
 from legation.errors import STATUS, Cancelled, Code, InvalidParams
-from legation.host.changes import Changes, Snapshot
+from legation.host.changes import FolderChanges, Snapshot
 from legation.host.host import AcpHost
 from legation.host.launch import Launch, hide, launch_of
 from legation.host.modes import choose_mode
@@ -127,7 +127,7 @@ def _say_where(session_id: str) -> None:
         say(f"recorded as {session_id}; see it again with: legation events {session_id}", "dim")
 
 
-def show_changes(out: Console, changes: Changes) -> None:
+def show_changes(out: Console, changes: FolderChanges) -> None:
     if changes.files:
         paint_diff(out, changes.diff)
         for file in changes.files:
@@ -238,7 +238,7 @@ class Job:
 class Done:
     session_id: str
     result: PromptResult
-    changes: Changes
+    changes: FolderChanges
 
 
 class Canceller:

@@ -23,7 +23,7 @@ from legation.agents.native import DriverContext
 from legation.clock import Clock
 from legation.errors import AgentExited, LegationError, StorageFailed
 from legation.host.options import AgentDefinition
-from legation.host.router import Router
+from legation.host.router import MessageRouter
 from legation.host.session import Session
 from legation.ids import new_id
 from legation.proc import Command, Exit, Pipes, Registry, child_environment, reap
@@ -149,7 +149,7 @@ class Agent:
         self.id = agent_id
         self.definition = definition
         self.live: Driver | None = None
-        self.router = Router(agent_id, lifecycle.context)
+        self.router = MessageRouter(agent_id, lifecycle.context)
         self._lifecycle = lifecycle
         self._context = context = lifecycle.context
         self._grace = context.options.kill_timeout_ms / 1000

@@ -1,4 +1,4 @@
-"""What an agent and its client say to each other in one session: prompts, turns, permissions, questions."""
+"""Conversation of an agent and its client in one session: prompts, turns, permissions, questions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from legation.host.turn import (
     CutWords,
     Decided,
     PromptResult,
+    SessionTurn,
     ToolCalls,
-    Turn,
     TurnEnd,
     real_path,
 )
@@ -105,7 +105,7 @@ class Conversation:
                 limit=self._limits.permission,
                 changed=self._go_on,
             )
-        self._turn: Turn | None = None
+        self._turn: SessionTurn | None = None
         self._running: asyncio.Task[None] | None = None
         self._own_requests: set[asyncio.Task[object]] = set()  # of the agent, which end with the turn
 
@@ -230,7 +230,7 @@ class Conversation:
         if isinstance(self._approver, RuledApprover):
             self._judge(self._judged(self._approver, self._ask_about(action, f"mode {mode}")))
 
-    def _unasked(self, ask: Ask, turn: Turn | None) -> None:
+    def _unasked(self, ask: Ask, turn: SessionTurn | None) -> None:
         if isinstance(self._approver, RuledApprover):
             self._judge(self._tell_unasked(self._approver, ask, turn))
         elif not isinstance(self._approver, ApproveAll):  # who has allowed all beforehand is not alarmed
@@ -249,7 +249,7 @@ class Conversation:
             _log.exception("cannot judge what an agent did unasked")
             return Unasked("deny", "legation", "it could not be judged", ends=True)
 
-    async def _tell_unasked(self, rules: RuledApprover, ask: Ask, turn: Turn | None) -> None:
+    async def _tell_unasked(self, rules: RuledApprover, ask: Ask, turn: SessionTurn | None) -> None:
         """Recorded before the turn is ended for it."""
         found = await self._judged(rules, ask)
         if found.policy == "allow":
@@ -285,7 +285,7 @@ class Conversation:
         """The agent waits for us."""
         return self.permissions.waiting or (self.questions is not None and self.questions.waiting)
 
-    def _withdraw_all(self, turn: Turn | None = None) -> None:
+    def _withdraw_all(self, turn: SessionTurn | None = None) -> None:
         why = turn.cut.waited if turn is not None and turn.cut is not None else None
         self.permissions.cancel_all(why)
         if self.questions is not None:
@@ -364,14 +364,14 @@ class Conversation:
             raise end.error
         return end.result
 
-    def begin(self, prompt: tuple[ContentBlock, ...], *, message: str | None = None) -> Turn:
+    def begin(self, prompt: tuple[ContentBlock, ...], *, message: str | None = None) -> SessionTurn:
         """Begin a turn at once, awaiting nothing: nobody comes between. Where this raises the log has nothing of it."""
         if self._turn:
             raise PromptInFlight(
                 f"cannot prompt session {self._session.id}: a turn is running; wait or cancel it"
             )
         self._session.must_be_usable("prompt")
-        turn = Turn(new_id("trn", now_ms=self._clock.now_ms()), self._clock, self._limits.idle)
+        turn = SessionTurn(new_id("trn", now_ms=self._clock.now_ms()), self._clock, self._limits.idle)
         self._session.record(
             PromptStarted(turn=turn.id, prompt=prompt, message=message),
             TurnState(turn=turn.id, state="running"),
@@ -384,7 +384,7 @@ class Conversation:
         )
         return turn
 
-    async def until_over(self, turn: Turn) -> TurnEnd:
+    async def until_over(self, turn: SessionTurn) -> TurnEnd:
         """Return its end when all of it is on the disk. A cancelled caller cancels the turn, which its agent ends."""
         assert turn.running
         try:
@@ -440,7 +440,7 @@ class Conversation:
 
     # The turn.
 
-    async def _run(self, turn: Turn, prompt: tuple[ContentBlock, ...]) -> None:
+    async def _run(self, turn: SessionTurn, prompt: tuple[ContentBlock, ...]) -> None:
         answered = partial(self._answered, turn)
         asking = asyncio.create_task(
             self._session.agent.prompt(self._session.meta.agent_session_id, prompt, on_answer=answered)
@@ -465,7 +465,7 @@ class Conversation:
             if self._turn is turn:
                 self._turn = None
 
-    def _answered(self, turn: Turn, answer: PromptResponse | LegationError) -> None:
+    def _answered(self, turn: SessionTurn, answer: PromptResponse | LegationError) -> None:
         """Conclude in the answer's place among the updates, unless something done unasked is being judged."""
         if turn.end or turn.answer is not None:
             return
@@ -473,7 +473,7 @@ class Conversation:
         if not self.judging:
             self._conclude(turn, answer)
 
-    def _conclude(self, turn: Turn, answer: PromptResponse | LegationError) -> None:
+    def _conclude(self, turn: SessionTurn, answer: PromptResponse | LegationError) -> None:
         if turn.unasked is not None and (
             not isinstance(answer, LegationError) or isinstance(answer, AgentRefused)
         ):  # some answer a turn that is ended with an error of their own
@@ -497,18 +497,18 @@ class Conversation:
         else:
             self._end(turn, PromptResult(answer.stop_reason, usage=answer.usage))
 
-    def _fail(self, turn: Turn, error: LegationError) -> None:
+    def _fail(self, turn: SessionTurn, error: LegationError) -> None:
         told = RpcError(ErrorCode.INTERNAL_ERROR, error.message)
         self._end(turn, PromptResult("cancelled", error=told), error)
 
-    def _end(self, turn: Turn, result: PromptResult, error: LegationError | None = None) -> None:
+    def _end(self, turn: SessionTurn, result: PromptResult, error: LegationError | None = None) -> None:
         self._turn, why = None, result.stop_reason
         self._withdraw_all(turn)
         finished = PromptFinished(turn=turn.id, stop_reason=why, error=result.error, usage=result.usage)
         receipt = self._session.note(finished, TurnState(turn=turn.id, state="idle", reason=why))
         turn.end = TurnEnd(result, receipt, error, turn.cancelled_by_client)
 
-    async def _watch(self, turn: Turn, asking: asyncio.Task[PromptResponse]) -> None:
+    async def _watch(self, turn: SessionTurn, asking: asyncio.Task[PromptResponse]) -> None:
         """Watch the turn: cancel an agent that shows no sign of life, stop one that does not obey."""
         while not asking.done():
             # A build may be silent for long: that is no idleness.

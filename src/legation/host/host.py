@@ -22,8 +22,8 @@ from legation.agents.pool import Pool
 from legation.clock import Clock
 from legation.errors import Conflict, NotFound
 from legation.host.agent import Agent, AgentHomes, Where
-from legation.host.lifecycle import Lifecycle, Sessions, must_be_unused, must_not_be_anothers
-from legation.host.modes import Offers, Opening, put_into_asking
+from legation.host.lifecycle import Lifecycle, SessionRegistry, must_be_unused, must_not_be_anothers
+from legation.host.modes import Offers, OpenedSession, put_into_asking
 from legation.host.options import (
     AgentDefinition,
     HostOptions,
@@ -54,7 +54,7 @@ from legation.wire.events import Payload
 Details: TypeAlias = Mapping[str, object] | Callable[[], Mapping[str, object]] | None
 """A function is asked when the session is prepared."""
 
-Prepare: TypeAlias = Callable[[Opening], Awaitable[None]]
+Prepare: TypeAlias = Callable[[OpenedSession], Awaitable[None]]
 """Given what the agent has opened, to set it."""
 
 DRAIN_LIMIT = 5.0  # seconds that callbacks have to take what is left when the host is disposed of: their time
@@ -74,7 +74,7 @@ class AcpHost:
         self._stream = HostStream()
         self._given_log = log
         self._agents: dict[str, Agent] = {}
-        self._sessions = Sessions()
+        self._sessions = SessionRegistry()
         self._listeners = Listeners(self._stream)
         self._last_agent = 0
         self._entered = False
@@ -124,7 +124,7 @@ class AcpHost:
         return session.folders if session else None
 
     def _environment_of(self, session_id: str) -> dict[str, str]:
-        """That of a terminal: the agent's home, and nothing of ours but what every program gets."""
+        """Return that of a terminal: the agent's home, and nothing of ours but what every program gets."""
         home = self.session(session_id).home or self._homes.data
         return child_environment({}, home=Path(home), tmp=Path(tempfile.gettempdir()))
 
@@ -230,7 +230,7 @@ class AcpHost:
                     must_be_unused(former)
             request = OpenRequest(meta.cwd, place.mcp, meta.additional_directories, forks or "")
             opened = await (live.new_session if forks is None else live.fork_session)(request, limit)
-            opening = Opening(live, opened.session_id, Offers.of(opened), limit, modes)
+            opening = OpenedSession(live, opened.session_id, Offers.of(opened), limit, modes)
             puts = await put_into_asking(opening, modes)
             if prepare is not None:
                 await prepare(opening)

@@ -26,7 +26,7 @@ from legation.store.stream import Stream
 from legation.wire.event_types import DiagnosticCode, SessionUpdated
 
 
-class Sessions:
+class SessionRegistry:
     def __init__(self) -> None:
         self._known: dict[str, Session] = {}
         self._claimed: set[str] = set()
@@ -115,7 +115,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Lifecycle:
     context: HostContext
-    sessions: Sessions
+    sessions: SessionRegistry
 
     async def checked(self, place: SessionPlace) -> SessionPlace:
         """Resolved. A session may work in nothing of Legation's own, but in the folder that was made for it."""

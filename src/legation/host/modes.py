@@ -1,4 +1,4 @@
-"""What the agent of a session says that can be chosen, its modes and options, and in which of them it asks before it acts.
+"""Choices that the agent of a session offers, its modes and options, and in which of them it asks before it acts.
 
 INV-C1  No mode is chosen in which the agent decides for itself: policies would no longer be asked. One that begins in
         such a mode, or comes back in it, is put into one in which it asks before anybody says anything to it.
@@ -135,7 +135,7 @@ class Setting(Protocol):
     async def set_option(self, option: str, value: str | bool) -> object: ...
 
 
-class Opening:
+class OpenedSession:
     """A session that the agent has opened and nobody knows of yet. `limit` is the agent's time for each answer."""
 
     def __init__(
@@ -275,7 +275,7 @@ def unasking_mode(offers: Offers, known: AskingModes) -> str | None:
 
 
 async def put_into_asking(session: Setting, known: AskingModes) -> list[Put]:
-    """Whatever it is in, afterwards it asks, or the outcome says that it could not be brought to."""
+    """Put it where it asks, whatever it is in, or the outcome says that it could not be brought to."""
     done: dict[Put, None] = {}  # many agents offer their modes as an option as well: told once
     for current, offered, option in _unasking(session.offers, known):
         wanted = False if offered is None else _best(offered, known)

@@ -39,7 +39,7 @@ from legation.errors import (
     TransportClosed,
 )
 from legation.host.agent import Agent
-from legation.host.modes import OFFER_TYPES, Offers, Opening, Put, put_into_asking
+from legation.host.modes import OFFER_TYPES, Offers, OpenedSession, Put, put_into_asking
 from legation.host.options import SessionMeta
 from legation.host.router import Held
 from legation.host.session import Session
@@ -447,7 +447,7 @@ class ResumeOrLoad:
         modes, said = self.agent.definition.modes, Offers.of(setup)
         unsaid = self.known.offers.modes if self.known is not None and said.modes is None else None
         offers = said if unsaid is None else Offers(unsaid, said.options)
-        opening = Opening(live, self.meta.agent_session_id, offers, self._limit, modes)
+        opening = OpenedSession(live, self.meta.agent_session_id, offers, self._limit, modes)
         puts = await put_into_asking(opening, modes)
         if unsaid is not None and opening.offers.modes == unsaid and not puts:
             try:

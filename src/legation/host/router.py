@@ -1,4 +1,4 @@
-"""Where an agent's messages find their session. Updates that come before their session is known wait for it."""
+"""Route of an agent's messages to their session. Updates that come before their session is known wait for it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Held:
         (self.after if self.answered else self.replay).extend(drafts)
 
 
-class Router:
+class MessageRouter:
     """The `AgentListener` of one agent."""
 
     def __init__(self, agent_id: str, context: HostContext) -> None:

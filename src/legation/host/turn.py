@@ -78,7 +78,7 @@ class TurnEnd:
 
     @property
     def cut(self) -> str | None:
-        """Why its agent could not end it, where that is gone."""
+        """Reason why its agent could not end it, where that is gone."""
         return self.error.message if isinstance(self.error, AgentExited | TransportClosed) else None
 
     def told(self) -> PromptResult:
@@ -104,7 +104,7 @@ def unplayed_turn(
     )
 
 
-class Turn:
+class SessionTurn:
     def __init__(self, turn_id: str, clock: Clock, idle: float) -> None:
         self.id = turn_id
         self.sent = False  # the prompt is on its way to the agent
@@ -278,7 +278,7 @@ class ToolCalls:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class AskedAction:
     """Question about an action. `places` are its paths, `real` where they led when it was asked."""
 
     call: str | None
@@ -305,13 +305,13 @@ class Decided:
 
     def __init__(self, calls: ToolCalls) -> None:
         self._calls = calls
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, AskedAction] = {}
         self._terminals: dict[str, None] = {}
         self._questions: dict[str, None] = {}
 
     def begin(self, ask: Ask) -> None:
         paths = ask.action.paths
-        self._entries[ask.id] = Entry(
+        self._entries[ask.id] = AskedAction(
             ask.tool_call_id,
             ask.turn,
             ask.action.kind,
@@ -399,7 +399,7 @@ class Decided:
         return bool(found)
 
 
-def _fits(own: list[Entry], action: Action) -> bool:
+def _fits(own: list[AskedAction], action: Action) -> bool:
     """Tell whether the call did what was decided. What was not said then, or was changed by somebody, is not held
     against it."""
     if any(each.decision is not None and each.decision.params is not None for each in own):
@@ -413,7 +413,7 @@ def _fits(own: list[Entry], action: Action) -> bool:
     return not places or all(path in places or real_path(path) in places for path in action.paths)
 
 
-def _about(entries: list[Entry], paths: tuple[str, ...]) -> list[Entry]:
+def _about(entries: list[AskedAction], paths: tuple[str, ...]) -> list[AskedAction]:
     """Return those that name the paths, where together they name all."""
     if not paths:
         return []

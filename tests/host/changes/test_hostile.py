@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from tests.programs import needs_git
 
-from legation.host.changes import Changes, FileChange, Snapshot
+from legation.host.changes import FileChange, FolderChanges, Snapshot
 from legation.host.changes import git as git_module
 
 pytestmark = [pytest.mark.heavy, needs_git]  # a process or more for each test
@@ -233,7 +233,7 @@ async def test_a_folder_of_another_user_is_no_problem(repo: Path) -> None:
     async with await Snapshot.take(repo) as snapshot:
         (repo / "a.txt").write_text("changed\n")
         changes = await snapshot.changes()
-    assert changes == Changes(changes.diff, (FileChange("a.txt", 1, 1, "modified", False),), None)
+    assert changes == FolderChanges(changes.diff, (FileChange("a.txt", 1, 1, "modified", False),), None)
     with pytest.raises(subprocess.CalledProcessError):
         git(repo, "status")
 
@@ -274,7 +274,7 @@ async def test_paths_of_the_index_that_lead_outside_are_not_read(repo: Path, tmp
     (repo / ".git" / "index").write_bytes(body + sha1(body).digest())
     async with await Snapshot.take(repo) as snapshot:
         (tmp_path / "secret").write_text("other secret\n")
-        assert await snapshot.changes() == Changes("", (), None)
+        assert await snapshot.changes() == FolderChanges("", (), None)
 
 
 @pytest.mark.parametrize(

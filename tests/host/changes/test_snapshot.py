@@ -14,7 +14,7 @@ import pytest
 from tests.programs import needs_git
 
 from legation.errors import Conflict, NotFound
-from legation.host.changes import Changes, FileChange, Snapshot, gittree
+from legation.host.changes import FileChange, FolderChanges, Snapshot, gittree
 from legation.host.changes import git as git_module
 from legation.host.changes import snapshot as folder_module
 
@@ -99,7 +99,7 @@ def restore(folder: Path, before: Files) -> None:
             path.chmod(mode & 0o777)
 
 
-def assert_applies(folder: Path, before: Files, changes: Changes) -> None:
+def assert_applies(folder: Path, before: Files, changes: FolderChanges) -> None:
     """The diff on top of the earlier files gives the later ones."""
     after = contents(folder)
     restore(folder, before)
@@ -128,7 +128,7 @@ async def test_modified_added_and_deleted_files_are_listed_and_the_diff_applies(
 async def test_nothing_changed_is_an_empty_diff(folder: Path) -> None:
     async with await Snapshot.take(folder) as snapshot:
         os.utime(folder / "a.txt", ns=(1, 1))
-        assert await snapshot.changes() == Changes("", (), None)
+        assert await snapshot.changes() == FolderChanges("", (), None)
 
 
 async def test_what_was_dirty_before_is_not_reported(folder: Path) -> None:
@@ -397,7 +397,7 @@ async def test_an_empty_repository_works(tmp_path: Path) -> None:
     async with await Snapshot.take(tmp_path / "empty") as snapshot:
         (tmp_path / "empty" / "x").write_text("x\n")
         changes = await snapshot.changes()
-    assert changes == Changes(changes.diff, (FileChange("x", 1, 0, "added", False),), None)
+    assert changes == FolderChanges(changes.diff, (FileChange("x", 1, 0, "added", False),), None)
 
 
 async def test_a_sha256_repository_works(tmp_path: Path) -> None:

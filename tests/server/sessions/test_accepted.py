@@ -26,7 +26,7 @@ from legation.host.options import SessionMeta, read_meta
 from legation.server.sessions.record import (
     Begun,
     Details,
-    Message,
+    QueuedMessage,
     SessionRecord,
     SessionRecords,
     read_details,
@@ -78,7 +78,7 @@ class Owner:
 
     async def send(self) -> None:
         self.sent += 1
-        message = Message(id=f"msg_{self.sent}", text="go on")
+        message = QueuedMessage(id=f"msg_{self.sent}", text="go on")
         details = self.record.details
         await self.records.save(self.record, replace(details, queue=(*details.queue, message)))
         self.accepted.append(message.id)

@@ -8,20 +8,20 @@ from msgspec.structs import replace
 from legation.host.options import SessionMeta
 from legation.server.sessions.agents import SessionAgents
 from legation.server.sessions.messages import MessageQueue
-from legation.server.sessions.record import Begun, Details, Message, SessionRecord, SessionRecords
+from legation.server.sessions.record import Begun, Details, QueuedMessage, SessionRecord, SessionRecords
 from legation.store.backend import MemoryBackend
 from legation.store.log import EventLog
 from legation.wire import codec
 from legation.wire.event_types import PromptStarted
 from legation.wire.universal.shapes import Metadata
 
-OURS = Message(id="msg_1", text="go on")
-OLD = Message(text="go on")  # of a release without ids
+OURS = QueuedMessage(id="msg_1", text="go on")
+OLD = QueuedMessage(text="go on")  # of a release without ids
 
 
 @dataclass(frozen=True)
 class Case:
-    message: Message
+    message: QueuedMessage
     prompted: tuple[str | None, ...]  # the names of the messages of the prompts in the log
     waits: bool
 

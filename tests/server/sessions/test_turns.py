@@ -17,7 +17,7 @@ from legation.host.session import Session
 from legation.proc.tree import process
 from legation.server.sessions.agents import SessionAgents
 from legation.server.sessions.messages import MOST_QUEUED, MOST_QUEUED_SIZE, MessageQueue
-from legation.server.sessions.record import Details, Message, SessionRecord, SessionRecords
+from legation.server.sessions.record import Details, QueuedMessage, SessionRecord, SessionRecords
 from legation.wire.universal.shapes import Metadata
 
 pytestmark = pytest.mark.heavy
@@ -269,7 +269,7 @@ class Desk:
     turns: MessageQueue
 
     async def send(self, text: str) -> None:
-        await self.turns.send(self.record, Message(text=script(f"say {text}")))
+        await self.turns.send(self.record, QueuedMessage(text=script(f"say {text}")))
 
     async def done(self) -> None:
         if self.record.working is not None:

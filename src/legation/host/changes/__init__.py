@@ -1,6 +1,6 @@
-"""What did the agent change in this folder? By git where there is a repository, else by comparing copies."""
+"""Changes of an agent in a folder: by git where there is a repository, else by comparing copies."""
 
-from legation.host.changes.git import Changes, FileChange
+from legation.host.changes.git import FileChange, FolderChanges
 from legation.host.changes.snapshot import Snapshot
 
-__all__ = ["Changes", "FileChange", "Snapshot"]
+__all__ = ["FolderChanges", "FileChange", "Snapshot"]

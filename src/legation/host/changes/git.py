@@ -62,7 +62,7 @@ class FileChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class FolderChanges:
     """Changes of a folder. `diff` holds the text files only, so that `git apply` always takes it; `files` names every
     one; `incomplete` says what was not looked at, or could not be shown."""
 

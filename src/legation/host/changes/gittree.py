@@ -30,8 +30,8 @@ from legation.host.changes.git import (
     INDEX_BYTES,
     OURS,
     Algorithm,
-    Changes,
     FileChange,
+    FolderChanges,
     Git,
     GitFailed,
     Repository,
@@ -126,7 +126,7 @@ class GitTree:
     def close(self) -> None:
         self._scratch.close()
 
-    def changes(self) -> Changes:
+    def changes(self) -> FolderChanges:
         after, before = self._place / "after", self._place / "shown"
         shutil.copy2(self._before, after)  # with its time, which tells git what may have changed since
         shutil.copy2(self._before, before)
@@ -136,7 +136,7 @@ class GitTree:
         notes |= self._fetch_originals(before, raws)
         files, diff, cut = self._patch(self._tree(before), later, raws)
         notes |= cut
-        return Changes(diff, files, told(notes))
+        return FolderChanges(diff, files, told(notes))
 
     def _is_watched(self) -> bool:
         if self._is_seeded or not self._prefix:
@@ -149,7 +149,7 @@ class GitTree:
 
     def _seed(self, repository: Repository) -> bool:
         found = read_regular(repository.index, INDEX_BYTES)
-        entries: list[Entry] = []
+        entries: list[IndexEntry] = []
         if found:
             try:
                 entries = self._unconverted(believable_entries(found[0], repository.algorithm))
@@ -161,7 +161,7 @@ class GitTree:
             os.utime(self._before, ns=(found[1].st_mtime_ns, found[1].st_mtime_ns))
         return bool(entries)
 
-    def _unconverted(self, entries: list[Entry]) -> list[Entry]:
+    def _unconverted(self, entries: list[IndexEntry]) -> list[IndexEntry]:
         """Leave out files that are not, byte for byte, what the repository has: line ends, filters, LFS."""
         ours = [
             entry for entry in entries if entry.path.startswith(self._prefix) and entry.size <= LARGE_BYTES
@@ -304,7 +304,7 @@ class _Sorting:
             self.readable.append(path)
 
     def _obstacle(self, full: bytes, status: os.stat_result) -> str | None:
-        """Why git should not read it: None when it may, and nothing to say of a file that is just large."""
+        """Say why git should not read it: None when it may, and nothing to say of a file that is just large."""
         if self._forbidden.refuses(status):
             return OURS
         if status.st_size > LARGE_BYTES:
@@ -330,7 +330,7 @@ class IndexUnusable(Exception):
     """The index is corrupt, of an unknown version, or only half of a split one."""
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """`status` is the file's as git packs it."""
 
     path: bytes
@@ -342,14 +342,14 @@ class Entry(NamedTuple):
         return int(_MODE_AND_SIZE.unpack(self.status)[1])
 
 
-def believable_entries(data: bytes, algorithm: Algorithm) -> list[Entry]:
+def believable_entries(data: bytes, algorithm: Algorithm) -> list[IndexEntry]:
     try:
         return list(_entries(data, algorithm))
     except (struct.error, ValueError, IndexError) as error:
         raise IndexUnusable from error
 
 
-def plain_index(entries: Iterable[Entry], algorithm: Algorithm) -> bytes:
+def plain_index(entries: Iterable[IndexEntry], algorithm: Algorithm) -> bytes:
     packed = [_packed(entry) for entry in sorted(entries)]
     body = b"".join([_HEADER.pack(b"DIRC", 2, len(packed)), *packed])
     return body + hashlib.new(algorithm, body).digest()
@@ -360,7 +360,7 @@ def _is_plain(path: bytes) -> bool:
     return not any(part in (b"", b".", b"..") or part.lower() == b".git" for part in path.split(b"/"))
 
 
-def _entries(data: bytes, algorithm: Algorithm) -> Iterator[Entry]:
+def _entries(data: bytes, algorithm: Algorithm) -> Iterator[IndexEntry]:
     oid_bytes = hashlib.new(algorithm).digest_size
     body, digest = data[:-oid_bytes], data[-oid_bytes:]
     # All zeros: git was told not to spend time on it.
@@ -382,7 +382,7 @@ def _entries(data: bytes, algorithm: Algorithm) -> Iterator[Entry]:
         path = kept + body[offset:name_end]
         offset = name_end + 1 if version == _PREFIXED else start + _padded(name_end - start)
         if not hiding and _MODE_AND_SIZE.unpack(status)[0] in _FILE_MODES and _is_plain(path):
-            yield Entry(path, oid, status)
+            yield IndexEntry(path, oid, status)
     while offset < len(body):
         name, length = _EXTENSION.unpack_from(body, offset)
         if name == b"link":
@@ -414,6 +414,6 @@ def _padded(length: int) -> int:
     return (length + 8) & ~7
 
 
-def _packed(entry: Entry) -> bytes:
+def _packed(entry: IndexEntry) -> bytes:
     head = entry.status + entry.oid + _FLAGS.pack(min(len(entry.path), _LONGEST_NAME)) + entry.path
     return head.ljust(_padded(len(head)), b"\0")

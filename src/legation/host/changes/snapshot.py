@@ -1,4 +1,4 @@
-"""What did the agent change in this folder?
+"""Changes of an agent in a folder.
 
     async with await Snapshot.take(folder) as before:
         ...  # the agent works
@@ -24,8 +24,8 @@ from legation.errors import Conflict, NotFound
 from legation.host.changes.git import (
     LINK_MODE,
     OURS,
-    Changes,
     FileChange,
+    FolderChanges,
     GitFailed,
     Side,
     Status,
@@ -61,7 +61,7 @@ class Snapshot:
         self._taken: GitTree | FolderCopy | None = taken
         self._turn = asyncio.Lock()
 
-    async def changes(self) -> Changes:
+    async def changes(self) -> FolderChanges:
         async with self._turn:
             if self._taken is None:
                 raise Conflict("cannot compare with a closed snapshot; take a new one")
@@ -89,13 +89,13 @@ def _take(folder: Path, forbidden: ForbiddenPlaces) -> tuple[Path, GitTree | Fol
     return folder, GitTree.take(folder, forbidden) or FolderCopy(folder, forbidden)
 
 
-def _changes(folder: Path, taken: GitTree | FolderCopy) -> Changes:
+def _changes(folder: Path, taken: GitTree | FolderCopy) -> FolderChanges:
     if not folder.is_dir() or folder.resolve() != folder:
-        return Changes("", (), _FOLDER_GONE)
+        return FolderChanges("", (), _FOLDER_GONE)
     try:
         return taken.changes()
     except (GitFailed, OSError):  # OSError: the temporary folder is full, or was cleaned away
-        return Changes("", (), _FAILED)
+        return FolderChanges("", (), _FAILED)
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ class FolderCopy:
         self._before = dict(scan.files())
         self._notes = scan.notes
 
-    def changes(self) -> Changes:
+    def changes(self) -> FolderChanges:
         scan = _Scan(self._folder, self._forbidden.look())
         pairs: dict[bytes, tuple[Side | None, Side | None]] = {}
         missing = dict(self._before)
@@ -186,7 +186,7 @@ class FolderCopy:
         pairs |= {path: (before, None) for path, before in missing.items()}
         seen = [_change(path, *pairs[path]) for path in sorted(pairs)]
         notes = told(self._notes | scan.notes)
-        return Changes("".join(text for _, text in seen), tuple(change for change, _ in seen), notes)
+        return FolderChanges("".join(text for _, text in seen), tuple(change for change, _ in seen), notes)
 
     def close(self) -> None:
         self._before.clear()

@@ -1,4 +1,4 @@
-"""What one session's agent has asked and waits for: permissions and questions, whoever answers them.
+"""Questions that one session's agent has asked and waits for: permissions and questions, whoever answers them.
 
 INV-8  Each is answered exactly once, by whoever comes first: the one who was asked, the clock, the end of the
        turn, the agent itself. The answer is on the disk before the agent hears it.

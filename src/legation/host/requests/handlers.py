@@ -1,4 +1,4 @@
-"""What agents may ask of their client, as seams: anybody's object may serve files, terminals and questions.
+"""Requests of agents to their client, as seams: anybody's object may serve files, terminals and questions.
 
 INV-6   The agent is told of exactly those methods that the handlers implement, and is served through the same look
         at them: `read_method`, `write_method`, `is_complete_terminal`, `question_modes`.

@@ -226,7 +226,7 @@ def _whole_characters(data: bytes | bytearray) -> bytes:
 
 
 @dataclass(slots=True)
-class Terminal:
+class TerminalProcess:
     """Command that runs. Its stderr counts; its stdout should go there too, for the two to keep their order."""
 
     child: Child
@@ -348,7 +348,7 @@ class DefaultTerminals:
         self._launcher = launcher
         self._environment = environment
         self._folders_of = folders_of
-        self._shelves: dict[str, Shelf[Terminal]] = {}
+        self._shelves: dict[str, Shelf[TerminalProcess]] = {}
         self._disposed = False
 
     def bind(
@@ -404,7 +404,7 @@ class DefaultTerminals:
         self._disposed = True
         await asyncio.gather(*[self.cleanup_session(session_id) for session_id in [*self._shelves]])
 
-    def _shelf(self, session_id: str) -> Shelf[Terminal]:
+    def _shelf(self, session_id: str) -> Shelf[TerminalProcess]:
         if self._disposed:
             raise RpcFault(ErrorCode.INTERNAL_ERROR, "the host is shutting down")
         shelf = self._shelves.setdefault(session_id, Shelf())
@@ -413,13 +413,15 @@ class DefaultTerminals:
             raise RpcFault(ErrorCode.INVALID_REQUEST, limit)
         return shelf
 
-    def _terminal(self, session_id: str, terminal_id: str) -> Terminal:
+    def _terminal(self, session_id: str, terminal_id: str) -> TerminalProcess:
         shelf = self._shelves.get(session_id)
         if shelf is None or terminal_id not in shelf.things:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "the session has no such terminal")
         return shelf.things[terminal_id]
 
-    async def _put_away(self, session_id: str, shelf: Shelf[Terminal], terminal: Terminal) -> None:
+    async def _put_away(
+        self, session_id: str, shelf: Shelf[TerminalProcess], terminal: TerminalProcess
+    ) -> None:
         """A cleanup waits for it, also where whoever asked for it has gone."""
         with ExitStack() as moves:
             moves.callback(self._tidy, session_id)
@@ -435,13 +437,13 @@ class DefaultTerminals:
         if shelf is not None and not len(shelf):
             del self._shelves[session_id]
 
-    async def _start(self, request: CreateTerminalRequest) -> Terminal:
+    async def _start(self, request: CreateTerminalRequest) -> TerminalProcess:
         given = self._environment or {}
         env = {**(given if isinstance(given, Mapping) else given(request.session_id)), **_packed(request)}
         command = Command(argv=_argv(request), cwd=await self._place(request), env=env, name="terminal")
         launcher = self._launcher or ProcessLauncher()
         with _errors_told():
-            return await Terminal.start(launcher, command, _output_limit(request.output_byte_limit))
+            return await TerminalProcess.start(launcher, command, _output_limit(request.output_byte_limit))
 
     async def _place(self, request: CreateTerminalRequest) -> Path:
         folders = session_folders(self._folders_of, request.session_id) if self._folders_of else None

@@ -21,7 +21,7 @@ from legation.errors import LegationError, TransportClosed
 from legation.ids import new_id
 from legation.server.acp.log import ConnectionLog
 from legation.server.acp.messages import key_of, notification_line, request_line
-from legation.server.sessions.clients import Answered
+from legation.server.sessions.clients import ClientAnswer
 from legation.server.sessions.service import SessionService
 from legation.wire import jsontext
 from legation.wire.acp.methods import (
@@ -44,19 +44,19 @@ MOST_WAITING: Final = 1_000  # of one client; an agent's runaway questions must 
 class ClientCalls:
     def __init__(self, outlet: ConnectionLog) -> None:
         self._outlet = outlet
-        self._waiting: dict[bytes, asyncio.Future[Answered]] = {}
+        self._waiting: dict[bytes, asyncio.Future[ClientAnswer]] = {}
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    async def ask(self, method: str, params: object) -> Answered:
+    async def ask(self, method: str, params: object) -> ClientAnswer:
         """Wait until it is answered; whoever gives up withdraws it, as ACP has it, and a late answer is ignored."""
         if len(self._waiting) >= MOST_WAITING:
             raise TransportClosed("cannot ask the client any more: it answers nothing; wait for that")
         request_id = new_id("req")
         key = jsontext.write(request_id)
-        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ClientAnswer] = asyncio.get_running_loop().create_future()
         self._waiting[key] = answer
         self._outlet.say(request_line(request_id, method, params))
         try:
@@ -76,7 +76,7 @@ class ClientCalls:
         answer = self._waiting.get(key_of(message))
         if answer is not None and not answer.done():
             error = read_error(bytes(message.error)) if message.error else None
-            answer.set_result(Answered(bytes(message.result), error, by))
+            answer.set_result(ClientAnswer(bytes(message.result), error, by))
 
     def give_up(self) -> None:
         """Withdraw what the client was asked, while there is somebody to say so to."""
@@ -225,7 +225,7 @@ def _elicitation(session_id: str, asked: QuestionAsked) -> dict[str, object]:
     return {"sessionId": session_id, **{name: value for name, value in given.items() if value is not None}}
 
 
-def _word(answered: Answered, options: tuple[PermissionOption, ...]) -> PermissionReplyWord | None:
+def _word(answered: ClientAnswer, options: tuple[PermissionOption, ...]) -> PermissionReplyWord | None:
     response = _read(answered, RequestPermissionResponse)
     if response is None or not isinstance(response.outcome, SelectedOutcome):
         return None
@@ -233,7 +233,7 @@ def _word(answered: Answered, options: tuple[PermissionOption, ...]) -> Permissi
     return _WORDS.get(kinds.get(response.outcome.option_id, ""))
 
 
-def _read(answered: Answered, shape: type[_T]) -> _T | None:
+def _read(answered: ClientAnswer, shape: type[_T]) -> _T | None:
     if answered.error is not None:
         return None
     try:

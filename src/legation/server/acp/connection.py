@@ -18,7 +18,7 @@ import msgspec
 from legation.agents.messages import RpcMessage, id_key, read_cancelled_id, read_message
 from legation.errors import LegationError, Unavailable
 from legation.server.acp.asks import Asking, ClientCalls
-from legation.server.acp.log import MESSAGE, ConnectionLog, Kept, Taken
+from legation.server.acp.log import MESSAGE, ConnectionLog, KeptConnection, Taken
 from legation.server.acp.messages import (
     Refused,
     error_line,
@@ -30,7 +30,7 @@ from legation.server.acp.messages import (
     result_line,
     rpc_error,
 )
-from legation.server.acp.methods import AcpMethods, Reply
+from legation.server.acp.methods import AcpMethods, MethodReply
 from legation.server.sessions.agents import AgentSlot
 from legation.server.sessions.clients import SessionClients, offers, what_counts
 from legation.server.sessions.service import SessionService
@@ -71,7 +71,7 @@ class AcpConnection:
 
     def __init__(
         self,
-        kept: Kept,
+        kept: KeptConnection,
         outlet: ConnectionLog,
         slot: AgentSlot,
         sessions: SessionService,
@@ -214,7 +214,7 @@ class AcpConnection:
             self._tell_exit(ended)
         return rpc_error(error, ended, await self.slot.stderr())
 
-    def _line(self, message: RpcMessage, reply: Reply) -> bytes:
+    def _line(self, message: RpcMessage, reply: MethodReply) -> bytes:
         result = reply.result
         plain = msgspec.Raw(msgspec.json.encode(result)) if isinstance(result, msgspec.Struct) else result
         return result_line(bytes(message.id), plain)

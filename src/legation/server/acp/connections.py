@@ -20,7 +20,7 @@ from legation.approvals.queue import ApprovalQueue, Attendance
 from legation.approvals.trace.step import StepKind
 from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, Unavailable
-from legation.server.acp.log import OPENED, PREFIX, ConnectionLog, Kept, read_kept, stream_name
+from legation.server.acp.log import OPENED, PREFIX, ConnectionLog, KeptConnection, read_kept, stream_name
 from legation.server.sessions.agents import AgentSlot
 from legation.server.sessions.clients import SessionClients
 from legation.server.sessions.hosts import WorkspaceHosts
@@ -182,7 +182,7 @@ class AcpConnections:
             if connection is not None:
                 await connection.slot.retire()
 
-    async def list(self, workspace: str) -> list[tuple[str, Kept]]:
+    async def list(self, workspace: str) -> list[tuple[str, KeptConnection]]:
         infos = await self._log.streams(workspace)
         kept = [
             (info.name.removeprefix(PREFIX), read_kept(info.meta))
@@ -234,7 +234,7 @@ class AcpConnections:
             return None
         return await self._make(key, await self._settled(stream, kept), stream)
 
-    async def _settled(self, stream: Stream, kept: Kept) -> Kept:
+    async def _settled(self, stream: Stream, kept: KeptConnection) -> KeptConnection:
         """Say once what a server that has ended owed its client."""
         from legation.server.acp.connection import last_words
 
@@ -253,7 +253,7 @@ class AcpConnections:
             raise InvalidParams(f"cannot open {server_id}: the first message names the agent, as ?agent=NAME")
         name = await self._agent(agent)
         stream = await self._log.stream(stream_name(server_id), workspace)
-        kept = Kept(agent=name, created_at_ms=self._log.clock.now_ms(), since=stream.head)
+        kept = KeptConnection(agent=name, created_at_ms=self._log.clock.now_ms(), since=stream.head)
         if stream.info().state != "open":
             await stream.replace([Draft(OPENED, b"{}")])
         connection = await self._make(key, kept, stream)
@@ -263,7 +263,7 @@ class AcpConnections:
     async def _agent(self, name: str) -> str:
         return (await self._hosts.launcher.entry(name)).name
 
-    async def _make(self, key: Key, kept: Kept, stream: Stream) -> AcpConnection:
+    async def _make(self, key: Key, kept: KeptConnection, stream: Stream) -> AcpConnection:
         from legation.server.acp.connection import AcpConnection
 
         if not self._listens:

@@ -1,4 +1,4 @@
-"""What a client is told: one ordered stream of the log for each server id, so that nothing is lost on the way.
+"""Log of what a client is told: one ordered stream of the log for each server id, so that nothing is lost on the way.
 
 An entry is a line of ours, or a reference to an event of a session. That is stored once, there: the line is made of it
 whenever it is read (see `source`).
@@ -72,7 +72,7 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
     after: int
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class KeptConnection(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """State of a connection, to take it up after a restart. No secret is in it."""
 
     acp: int = 1  # of this shape; what has no such member is another's
@@ -89,9 +89,9 @@ def stream_name(server_id: str) -> str:
     return f"{PREFIX}{server_id}"
 
 
-def read_kept(meta: bytes) -> Kept | None:
+def read_kept(meta: bytes) -> KeptConnection | None:
     try:
-        return msgspec.json.decode(meta, type=Kept)
+        return msgspec.json.decode(meta, type=KeptConnection)
     except msgspec.MsgspecError:
         return None
 
@@ -114,7 +114,7 @@ class ConnectionLog:
             return self.stream.append(entries)
         return None
 
-    async def keep(self, kept: Kept) -> None:
+    async def keep(self, kept: KeptConnection) -> None:
         if not self._closed:
             await self.stream.set_meta(msgspec.json.encode(kept))
 

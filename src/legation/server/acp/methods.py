@@ -56,14 +56,14 @@ _CURSOR: Final = re.compile(r"([0-9]{1,15})\.(.+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class MethodReply:
     """A result, and what begins once it was said."""
 
     result: object
     then: Callable[[], None] | None = None
 
 
-Method: TypeAlias = Callable[[bytes, Principal], Awaitable[Reply]]
+Method: TypeAlias = Callable[[bytes, Principal], Awaitable[MethodReply]]
 Begin: TypeAlias = Callable[[SessionFollower], Awaitable[Setup]]
 """How much of a session's past a client is told."""
 
@@ -97,7 +97,7 @@ class AcpMethods:
     def followed(self) -> list[str]:
         return list(self._followers)
 
-    async def request(self, method: str, params: bytes, by: Principal) -> Reply:
+    async def request(self, method: str, params: bytes, by: Principal) -> MethodReply:
         found = self._methods.get(method)
         return await found(params, by) if found else await self._pass_on(method, params)
 
@@ -113,22 +113,22 @@ class AcpMethods:
 
     # The connection.
 
-    async def _initialize(self, params: bytes, _by: Principal) -> Reply:
+    async def _initialize(self, params: bytes, _by: Principal) -> MethodReply:
         given = read(params, Initialize)
         await self._connection.greet(given.client_capabilities or {})
-        return Reply(hello(self._slot.agent, await self._slot.start()))
+        return MethodReply(hello(self._slot.agent, await self._slot.start()))
 
-    async def _authenticate(self, params: bytes, _by: Principal) -> Reply:
+    async def _authenticate(self, params: bytes, _by: Principal) -> MethodReply:
         await self._slot.authenticate(read(params, AuthenticateRequest).method_id)
-        return Reply({})
+        return MethodReply({})
 
-    async def _logout(self, _params: bytes, _by: Principal) -> Reply:
+    async def _logout(self, _params: bytes, _by: Principal) -> MethodReply:
         await self._slot.logout()
-        return Reply({})
+        return MethodReply({})
 
     # Sessions begin and end.
 
-    async def _new(self, params: bytes, by: Principal) -> Reply:
+    async def _new(self, params: bytes, by: Principal) -> MethodReply:
         place = await self._place(read(params, NewRequest))
         session_id, new = new_id("ses"), NewSession(agent=self._slot.agent)
         record = await self._sessions.create(by, session_id, new, slot=self._slot, place=place)
@@ -138,16 +138,16 @@ class AcpMethods:
 
     async def _opened(
         self, session: Session, begin: Begin, members: Mapping[str, object] | None = None
-    ) -> Reply:
+    ) -> MethodReply:
         follower, setup = await self._following(session, begin)
-        return Reply({**(members or {}), **setup.members()}, follower.start)
+        return MethodReply({**(members or {}), **setup.members()}, follower.start)
 
     async def _place(self, given: NewRequest) -> SessionPlace:
         folder_of = self._sessions.folder_of
         directories = [await folder_of(each) for each in given.additional_directories or ()]
         return SessionPlace(await folder_of(given.cwd), tuple(given.mcp_servers or ()), directories)
 
-    async def _load(self, params: bytes, _by: Principal) -> Reply:
+    async def _load(self, params: bytes, _by: Principal) -> MethodReply:
         """Told from the log, which has all that was ever said; the agent need not tell it again."""
         given = read(params, LoadRequest)
         place, known = await self._place(given), self._known(given.session_id)
@@ -156,7 +156,7 @@ class AcpMethods:
         session = await self._sessions.agents.attach(known, slot=self._slot, place=place, reopens=True)
         return await self._opened(session, SessionFollower.replay)
 
-    async def _resume(self, params: bytes, _by: Principal) -> Reply:
+    async def _resume(self, params: bytes, _by: Principal) -> MethodReply:
         given = read(params, LoadRequest)
         place, record = await self._place(given), self._record(given.session_id)
         session = await self._sessions.agents.attach(record, slot=self._slot, place=place, reopens=True)
@@ -200,27 +200,27 @@ class AcpMethods:
             self._exits.over(follower.session_id)
             self._connection.clients.remove(self._workspace, follower.session_id, self._connection)
 
-    async def _list(self, params: bytes, _by: Principal) -> Reply:
+    async def _list(self, params: bytes, _by: Principal) -> MethodReply:
         records = self._sessions.records.of(self._workspace)
         mine = (each for each in records if each.details.agent == self._slot.agent)
-        return Reply(page_of(mine, read(params, ListSessionsRequest)))
+        return MethodReply(page_of(mine, read(params, ListSessionsRequest)))
 
-    async def _close(self, params: bytes, by: Principal) -> Reply:
+    async def _close(self, params: bytes, by: Principal) -> MethodReply:
         record = self._record(read(params, SessionRequest).session_id)
         must_be_open(record, reopens=True)
         await self._sessions.close(by, record, reopens=True)
-        return Reply({})
+        return MethodReply({})
 
-    async def _delete(self, params: bytes, by: Principal) -> Reply:
+    async def _delete(self, params: bytes, by: Principal) -> MethodReply:
         """Delete it, also one that was ended for good, which no agent can have any more."""
         session_id = must_be_session_id(read(params, SessionRequest).session_id)
         with suppress(NotFound):  # twice is as once
             await self._sessions.delete(by, session_id, slot=self._slot)
-        return Reply({})
+        return MethodReply({})
 
     # In a session.
 
-    async def _prompt(self, params: bytes, _by: Principal) -> Reply:
+    async def _prompt(self, params: bytes, _by: Principal) -> MethodReply:
         given = read(params, Prompt)
         record = self._record(given.session_id)
         session = await self._sessions.agents.attach(record, slot=self._slot)
@@ -237,23 +237,23 @@ class AcpMethods:
         await follower.reached(session.stream.head)
         if result.error is not None:
             raise AgentRefused(AgentMethod.SESSION_PROMPT, result.error)
-        return Reply(PromptResponse(stop_reason=result.stop_reason, usage=result.usage))
+        return MethodReply(PromptResponse(stop_reason=result.stop_reason, usage=result.usage))
 
-    async def _set_mode(self, params: bytes, _by: Principal) -> Reply:
+    async def _set_mode(self, params: bytes, _by: Principal) -> MethodReply:
         given = read(params, SetModeRequest)
         await self._sessions.set_mode(self._record(given.session_id), given.mode_id, self._slot)
-        return Reply({})
+        return MethodReply({})
 
-    async def _set_config_option(self, params: bytes, _by: Principal) -> Reply:
+    async def _set_config_option(self, params: bytes, _by: Principal) -> MethodReply:
         given = read(params, SetConfigOptionRequest)
         record = self._record(given.session_id)
         options = await self._sessions.set_option(record, given.config_id, given.value, self._slot)
-        return Reply(SetConfigOptionResponse(config_options=options))
+        return MethodReply(SetConfigOptionResponse(config_options=options))
 
     # What is none of ours.
 
-    async def _pass_on(self, method: str, params: bytes) -> Reply:
-        return Reply(msgspec.Raw(await self._slot.call(method, await self._named_by_agent(params))))
+    async def _pass_on(self, method: str, params: bytes) -> MethodReply:
+        return MethodReply(msgspec.Raw(await self._slot.call(method, await self._named_by_agent(params))))
 
     async def _named_by_agent(self, params: bytes) -> object:
         """The agent knows its sessions by its own ids."""

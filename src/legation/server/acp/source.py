@@ -1,4 +1,4 @@
-"""What a client is told, as it is read: each reference becomes the line that it stands for.
+"""Source of what a client is told, as it is read: each reference becomes the line that it stands for.
 
 INV-R1  Nobody sees a reference before the event that it stands for: they are committed together, or the event is first.
 INV-R2  A line is made of its event alone, so that it is the same whenever and by whomever it is read.
@@ -27,7 +27,7 @@ KEPT_ENTRIES: Final = 4096  # that were read from the store and not needed yet
 KEPT_BYTES: Final = 2 * READ_BYTES  # of sessions' events, for whoever reads from the store
 
 
-class _Session:
+class ReferredSession:
     """Session that is referred to: how its lines are made, and its stream for as long as anybody else has it."""
 
     def __init__(self, name: str) -> None:
@@ -48,7 +48,7 @@ class _Block(NamedTuple):
     events: Sequence[Event | None]
 
 
-Blocks: TypeAlias = dict[_Session, _Block]
+Blocks: TypeAlias = dict[ReferredSession, _Block]
 
 _NO_BLOCK: Final = _Block(0, ())
 
@@ -67,7 +67,7 @@ class ConnectionSource(DerivedSource):
         self._all = stream
         self._messages = messages
         self._workspace = stream.info().workspace
-        self._sessions: dict[bytes, _Session] = {}  # by how references to them begin
+        self._sessions: dict[bytes, ReferredSession] = {}  # by how references to them begin
         self._unread: list[Event] = []  # entries of the store, above those that somebody was given last
         self._before_unread = 0
         self._blocks: Blocks = {}  # the one that was found last is the last
@@ -173,14 +173,14 @@ class ConnectionSource(DerivedSource):
                 return lines, count + 1
         return lines, len(entries)
 
-    def _meet(self, begin: bytes) -> _Session:
+    def _meet(self, begin: bytes) -> ReferredSession:
         if len(self._sessions) >= MOST_SESSIONS:
             self._sessions.clear()
             self._blocks.clear()
-        session = self._sessions[begin] = _Session(referred_stream(begin))
+        session = self._sessions[begin] = ReferredSession(referred_stream(begin))
         return session
 
-    def _hold(self, session: _Session) -> Stream | None:
+    def _hold(self, session: ReferredSession) -> Stream | None:
         stream = self._log.held(session.name, self._workspace)
         session.held = _nobody if stream is None else ref(stream)
         return stream

@@ -1,4 +1,4 @@
-"""Which process has which session: started, watched, stopped.
+"""Processes of agents, and which has which session: started, watched, stopped.
 
 INV-T1  A session whose agent is gone gets another with the next message: resumed where the agent can, else loaded.
 INV-T2  What was ended leaves no process.
@@ -23,9 +23,9 @@ from legation.proc.tree import Process, process
 from legation.server.sessions.hosts import WorkspaceHosts
 from legation.server.sessions.record import (
     Details,
-    Exit,
     SessionRecord,
     SessionRecords,
+    StoredExit,
     foreign,
     must_be_open,
 )
@@ -38,7 +38,7 @@ from legation.wire.event_types import AgentUpdated
 if TYPE_CHECKING:
     from legation.host.host import AcpHost
     from legation.host.launch import Launch
-    from legation.host.modes import Opening
+    from legation.host.modes import OpenedSession
     from legation.host.options import SessionPlace
     from legation.host.session import Session
 
@@ -367,7 +367,7 @@ class SessionAgents:
         wanted = Wanted.of(details) if slot is None else Wanted()
         slot = slot or self._own_slot(workspace, details.agent, place.cwd, version)
 
-        async def prepare(opening: Opening) -> None:
+        async def prepare(opening: OpenedSession) -> None:
             nonlocal details
             details = replace(details, first_mode=current_mode(opening.offers))
             await choose(opening, wanted)
@@ -572,12 +572,12 @@ def _processes(active: Sequence[SessionRecord]) -> Iterator[Process]:
             yield from (each for each in found if each is not None and not each.dead)
 
 
-def _exit_of(session: Session) -> Exit | None:
+def _exit_of(session: Session) -> StoredExit | None:
     reason, _, _ = (session.reason or "").partition(":")
     if reason not in _BY_ITSELF or session.exit is None:
         return None
     tail = session.exit.stderr_tail
-    return Exit(
+    return StoredExit(
         reason=reason,
         code=session.exit.code,
         signal=session.exit.signal,

@@ -1,4 +1,4 @@
-"""What a session may do: answers to what its agent asks, and permission modes, which are grants of a person's.
+"""Approvals of a session: answers to what its agent asks, and permission modes, which are grants of a person's.
 
 INV-S2  A mode that lets calls pass unasked is a grant for its session alone: it lifts no `deny`, and goes with its session.
 """

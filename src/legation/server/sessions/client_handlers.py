@@ -1,4 +1,4 @@
-"""What agents ask of whoever is connected: files, terminals, extensions and questions.
+"""Handlers for what agents ask of whoever is connected: files, terminals, extensions and questions.
 
 INV-H1  What a client offers it serves, with its own idea of what may be read; where none does, the host serves it.
 """
@@ -15,7 +15,7 @@ import msgspec
 from legation.agents.rpc import RpcFault
 from legation.errors import TransportClosed
 from legation.host.requests.services import DefaultFs
-from legation.server.sessions.clients import Answered, SessionClient, SessionClients
+from legation.server.sessions.clients import ClientAnswer, SessionClient, SessionClients
 from legation.wire.acp.methods import (
     CreateElicitationRequest,
     CreateElicitationResponse,
@@ -85,7 +85,7 @@ class ClientExtensions:
     workspace: str
 
     async def request(self, session_ids: Sequence[str], method: str, params: bytes) -> object:
-        asked: dict[SessionClient, asyncio.Task[Answered]] = {}
+        asked: dict[SessionClient, asyncio.Task[ClientAnswer]] = {}
         for session_id in session_ids:
             told = msgspec.Raw(renamed(params, session_id))
             for client in self.clients.of(self.workspace, session_id):
@@ -100,7 +100,7 @@ class ClientExtensions:
                 await asyncio.wait(asked.values())
 
 
-async def _first(asked: Iterable[asyncio.Task[Answered]]) -> Answered | None:
+async def _first(asked: Iterable[asyncio.Task[ClientAnswer]]) -> ClientAnswer | None:
     waiting, unknown = set(asked), None
     while waiting:
         done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -114,7 +114,7 @@ async def _first(asked: Iterable[asyncio.Task[Answered]]) -> Answered | None:
     return unknown
 
 
-def _result(answered: Answered | None, method: str) -> object:
+def _result(answered: ClientAnswer | None, method: str) -> object:
     if answered is None:
         raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"nobody is there who could answer {method}")
     if answered.error is not None:

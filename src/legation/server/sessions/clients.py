@@ -1,4 +1,4 @@
-"""Which clients follow which session: whom an agent's requests can be handed to."""
+"""Clients that follow sessions: whom an agent's requests can be handed to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from legation.wire.principal import Principal
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ClientAnswer:
     """`by` is whose credential came with the answer."""
 
     result: bytes
@@ -30,7 +30,7 @@ class Answered:
 class Calls(Protocol):
     """Requests to a client."""
 
-    async def ask(self, method: str, params: object) -> Answered:
+    async def ask(self, method: str, params: object) -> ClientAnswer:
         """Wait until it is answered; whoever gives up withdraws it."""
 
     def tell(self, method: str, params: object) -> None:

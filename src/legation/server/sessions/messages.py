@@ -1,4 +1,4 @@
-"""What is said to sessions: accepted messages, one turn after the other, and the prompts of clients of ACP.
+"""Messages to sessions: accepted messages, one turn after the other, and the prompts of clients of ACP.
 
 INV-Q1  Messages are taken in the order in which they were accepted, each once; one that waits survives a restart.
 INV-Q2  One worker for each session that has something to do; none for the others.
@@ -28,9 +28,9 @@ from legation.ids import new_id
 from legation.server.sessions.agents import SessionAgents
 from legation.server.sessions.record import (
     Begun,
-    Cut,
+    CutTurn,
     Details,
-    Message,
+    QueuedMessage,
     SessionRecord,
     SessionRecords,
     must_be_open,
@@ -91,7 +91,7 @@ class MessageQueue:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
 
-    async def send(self, record: SessionRecord, message: Message) -> asyncio.Future[int]:
+    async def send(self, record: SessionRecord, message: QueuedMessage) -> asyncio.Future[int]:
         """Accept it: it is on the disk when this returns. What it returns resolves when its turn begins, to the last
         number that the log has by then: what is there now may still end, or a client of ACP come before."""
         must_be_open(record)
@@ -116,7 +116,7 @@ class MessageQueue:
             self._work_on(record)
         return begins
 
-    async def steer(self, record: SessionRecord, message: Message) -> None:
+    async def steer(self, record: SessionRecord, message: QueuedMessage) -> None:
         """Say it to the turn that runs, at once."""
         must_be_open(record)
         if record.session is None or not record.session.busy:
@@ -155,7 +155,7 @@ class MessageQueue:
             await self._note(record, replace(record.details, updated_at=now, prompted=prompted, cut=None))
         end = await session.talk.until_over(session.talk.begin(blocks))
         if record.details.prompted is not None and not session.busy:
-            cut = Cut(at=self._clock.now_ms(), reason=end.cut) if end.cut else record.details.cut
+            cut = CutTurn(at=self._clock.now_ms(), reason=end.cut) if end.cut else record.details.cut
             await self._note(record, replace(record.details, prompted=None, cut=cut))
         return end.told()
 
@@ -202,7 +202,7 @@ class MessageQueue:
         finally:
             record.cancelling = record.played = False  # not before: whoever cancels until then means this one
 
-    async def _turn(self, record: SessionRecord, message: Message) -> bool:
+    async def _turn(self, record: SessionRecord, message: QueuedMessage) -> bool:
         """Play it; False: another has the word, and it must wait."""
         from legation.agents.rpc import AgentRefused
         from legation.host.modes import current_mode
@@ -234,7 +234,7 @@ class MessageQueue:
         elif end.result.error is None and record.details.untold:
             record.details = replace(record.details, untold=False)
         if end.cut is not None:
-            record.details = replace(record.details, cut=Cut(at=self._clock.now_ms(), reason=end.cut))
+            record.details = replace(record.details, cut=CutTurn(at=self._clock.now_ms(), reason=end.cut))
         if current_mode(session.offers) != mode:
             record.details = left_in(record.details, session.offers)
         return True
@@ -247,13 +247,13 @@ class MessageQueue:
         told = await transcript_of(stream, MOST_CONTEXT) if stream is not None else ""
         return (Text(text=CONTEXT.format(told)),) if told else ()  # it was deleted, or nothing was said in it
 
-    def _tell_begun(self, record: SessionRecord, message: Message, head: int) -> None:
+    def _tell_begun(self, record: SessionRecord, message: QueuedMessage, head: int) -> None:
         begins = self._begins.pop(_key(record, message), None)
         if begins is not None and not begins.done():
             begins.set_result(head)
 
     async def _tell_failed(
-        self, record: SessionRecord, message: Message, why: str, said: object = UNSET
+        self, record: SessionRecord, message: QueuedMessage, why: str, said: object = UNSET
     ) -> Literal[True]:
         """A turn that no agent has seen. Whoever has ended the session has dropped the message."""
         from legation.host.turn import unplayed_turn
@@ -317,26 +317,26 @@ async def _was_prompted(stream: Stream, begun: Begun) -> bool:
     return False
 
 
-async def _last_cut(stream: Stream, after: int) -> Cut | None:
+async def _last_cut(stream: Stream, after: int) -> CutTurn | None:
     """The last turn, where its end says that it was; also a server that was stopped says so in it."""
-    found: Cut | None = None
+    found: CutTurn | None = None
     async for event in stream.subscribe(after, follow=False):
         if event.type == PromptFinished.event_type():
             payload = codec.decode(event)
             why = payload.cut_by if isinstance(payload, PromptFinished) else None
-            found = Cut(at=event.at, reason=why) if why is not None else None
+            found = CutTurn(at=event.at, reason=why) if why is not None else None
     return found
 
 
-def blocks_of(message: Message) -> tuple[ContentBlock, ...]:
+def blocks_of(message: QueuedMessage) -> tuple[ContentBlock, ...]:
     return (Text(text=message.text), *message.links)
 
 
-def _key(record: SessionRecord, message: Message) -> tuple[str, str, str]:
+def _key(record: SessionRecord, message: QueuedMessage) -> tuple[str, str, str]:
     return record.workspace, record.id, message.id
 
 
-def _must_be_new(record: SessionRecord, message: Message) -> None:
+def _must_be_new(record: SessionRecord, message: QueuedMessage) -> None:
     """Keep whoever was cut off, and sends it again, from having it played twice."""
     if message.id and any(each.id == message.id for each in _unplayed(record.details)):
         raise Conflict(
@@ -344,13 +344,13 @@ def _must_be_new(record: SessionRecord, message: Message) -> None:
         )
 
 
-def _unplayed(details: Details) -> tuple[Message, ...]:
+def _unplayed(details: Details) -> tuple[QueuedMessage, ...]:
     """Return those that wait, and the one whose turn is not over."""
     begun = (details.begun.message,) if details.begun else ()
     return (*begun, *details.queue)
 
 
-def _put_back(details: Details, message: Message) -> Details:
+def _put_back(details: Details, message: QueuedMessage) -> Details:
     """Put it before those that wait."""
     return replace(details, queue=(message, *details.queue), begun=None)
 

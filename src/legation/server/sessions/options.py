@@ -1,4 +1,4 @@
-"""What a client asks for in its own words (a mode, a model, a variant), found among what the agent offers, and set.
+"""Options that a client asks for in its own words (a mode, a model, a variant), found among what the agent offers, and set.
 
 INV-C1 of `host/modes.py` holds: no mode is chosen in which the agent decides for itself.
 """

@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-class Kept(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class StoredStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A member that a later release adds is ignored by an older one."""
 
 
-class Message(Kept):
+class QueuedMessage(StoredStruct):
     """Message that was accepted. Those of releases that gave them no id have none."""
 
     text: str
@@ -58,14 +58,14 @@ class Message(Kept):
         return len(self.text) + sum(len(link.uri) for link in self.links)
 
 
-class Begun(Kept):
+class Begun(StoredStruct):
     """A message on its way to the agent: whatever the log has of its turn stands above `after`."""
 
-    message: Message
+    message: QueuedMessage
     after: int
 
 
-class Exit(Kept):
+class StoredExit(StoredStruct):
     """End of the agent's process, where it was not we who ended it."""
 
     reason: str
@@ -82,7 +82,7 @@ class Exit(Kept):
         return {"reason": self.reason, "code": self.code, "signal": self.signal, "stderr": self.stderr}
 
 
-class Cut(Kept):
+class CutTurn(StoredStruct):
     """The last turn, where it ended without a word of its agent's: the server, or the agent's process, ended before."""
 
     at: int  # when that was noticed
@@ -92,14 +92,14 @@ class Cut(Kept):
         return {"at": self.at, "reason": self.reason}
 
 
-class Sealed(Kept):
+class Sealed(StoredStruct):
     """Place of the MCP servers in the vault."""
 
     owner: str
     bundle: str
 
 
-class Deletion(Kept):
+class Deletion(StoredStruct):
     """Mark of who deleted it, and when: from then on it is gone for everybody. What is left is removed then, or at the
     next start."""
 
@@ -110,7 +110,7 @@ class Deletion(Kept):
     via: str | None = None
 
 
-class Details(Kept):
+class Details(StoredStruct):
     """`given` is as it was asked for; the others are as they are now. `first_mode` is the agent's own."""
 
     agent: str
@@ -127,14 +127,14 @@ class Details(Kept):
     sealed: Sealed | None = None
     grant: str | None = None  # what the permission mode stands for
     first_mode: str | None = None
-    exit: Exit | None = None
-    queue: tuple[Message, ...] = ()
+    exit: StoredExit | None = None
+    queue: tuple[QueuedMessage, ...] = ()
     begun: Begun | None = None
     deletion: Deletion | None = None
     prompted: int | None = (
         None  # a client of ACP has the word: what the log has of its turn stands above that
     )
-    cut: Cut | None = None  # until the next turn begins
+    cut: CutTurn | None = None  # until the next turn begins
     continues: str | None = None
     untold: bool = False  # its agent has not heard what was said in the session that it continues
     continued_by: str | None = None

@@ -31,7 +31,7 @@ from legation.server.sessions.messages import MessageQueue, links_to
 from legation.server.sessions.record import (
     Deletion,
     Details,
-    Message,
+    QueuedMessage,
     SessionRecord,
     SessionRecords,
     must_be_idle,
@@ -272,7 +272,7 @@ class SessionService:
         """Say it to the turn that runs, where its agent takes something in meanwhile."""
         await self.messages.steer(record, await self._read(record, message))
 
-    async def _read(self, record: SessionRecord, message: Words, message_id: str = "") -> Message:
+    async def _read(self, record: SessionRecord, message: Words, message_id: str = "") -> QueuedMessage:
         must_be_open(record)
         if not message.message.strip() and not message.attachments:
             raise InvalidParams("cannot send an empty message; say something", {"path": "$.message"})
@@ -280,7 +280,7 @@ class SessionService:
         if message.attachments:
             forbidden = self._hosts.forbidden.in_workspace(record.workspace)
             links = await asyncio.to_thread(links_to, message.attachments, record.folders, forbidden)
-        return Message(id=message_id, text=message.message, links=links)
+        return QueuedMessage(id=message_id, text=message.message, links=links)
 
     # Changed.
 
