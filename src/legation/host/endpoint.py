@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import isawaitable
 from types import MappingProxyType
-from typing import Any, Final, dataclass_transform
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -33,56 +33,6 @@ from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
 SHOWN = 40  # characters of a name that the caller made up, in a message
 
 
-# Type checkers do not let options of a Struct pass to its children, as msgspec does.
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-class Params(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Parameters of the host's method of the same name; names that start with `_` are the caller's own."""
-
-
-class SpawnParams(Params):
-    definition: dict[str, object]  # the host itself says what is wrong inside
-
-
-class AgentParams(Params):
-    agent_id: str
-
-
-class SessionParams(Params):
-    session_id: str
-
-
-class BothParams(AgentParams):
-    session_id: str
-
-
-class CreateParams(AgentParams):
-    cwd: str | None = None
-    mcp_servers: tuple[McpServer, ...] = ()
-    additional_directories: tuple[str, ...] = ()
-
-
-class TakeUpParams(CreateParams, kw_only=True):
-    session_id: str
-
-
-class ListParams(AgentParams):
-    cursor: str | None = None
-    cwd: str | None = None
-
-
-class PromptParams(SessionParams):
-    prompt: tuple[Text | Image | Audio | ResourceLink | EmbeddedResource, ...]
-
-
-class ModeParams(SessionParams):
-    mode_id: str
-
-
-class ConfigParams(SessionParams):
-    config_id: str
-    value: str | bool
-
-
 def _unchanged(result: object) -> object:
     return result
 
@@ -96,68 +46,71 @@ def _options(options: Sequence[ConfigOption]) -> object:
     return [option.value if isinstance(option, Unread) else option for option in options]
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """Method of the host, by its name there."""
+class Method(NamedTuple):
+    """Method of the host, by its name there: what it needs, and what it takes besides, by their names on the wire."""
 
-    params: type[Params]
     name: str
+    needs: Mapping[str, Any] = MappingProxyType({})
+    takes: Mapping[str, Any] = MappingProxyType({})
     told: Callable[[Any], object] = _unchanged  # what is told of its result
 
     async def __call__(self, host: AcpHost, given: object) -> object:
-        """The result as plain data."""
-        result = getattr(host, self.name)(**read(self.params, given))
+        """Return the result as plain data."""
+        result = getattr(host, self.name)(**self._read({} if given is None else given))
         return plain(self.told(await result if isawaitable(result) else result))
 
+    def _read(self, given: object) -> dict[str, object]:
+        """Return those that were given, by our names. All that is wrong with them is in one `ConfigInvalid`."""
+        if not isinstance(given, Mapping):
+            raise ConfigInvalid("cannot use the parameters: they are no object; give their names and values")
+        known = {**self.needs, **self.takes}
+        values: dict[str, object] = {}
+        problems: list[str] = []
+        for name, kind in known.items():
+            value = given.get(name)
+            if value is not None:
+                try:
+                    values[_CAPITAL.sub(r"_\g<0>", name).lower()] = msgspec.convert(value, kind)
+                except msgspec.ValidationError as error:
+                    problems.append(f"{name}: {what_is_wrong(error)}")
+            elif name in self.needs:  # null is the same as absent
+                problems.append(f"{name} is missing")
+        # A name that is misspelt must not pass for one left out; those with `_` are the caller's own.
+        unknown = [str(name) for name in given if name not in known and not str(name).startswith("_")]
+        problems += [f"{name[:SHOWN]!r} is no parameter of it" for name in unknown]
+        if problems:
+            raise ConfigInvalid(f"cannot use the parameters: {'; '.join(problems)}; correct the call")
+        return values
+
+
+_CAPITAL: Final = re.compile("[A-Z]")
+_DEFINITION: Final = {"definition": dict[str, object]}  # the host itself says what is wrong inside
+_AGENT: Final = {"agentId": str}
+_SESSION: Final = {"sessionId": str}
+_BOTH: Final = _AGENT | _SESSION
+_PLACE: Final = {"cwd": str, "mcpServers": tuple[McpServer, ...], "additionalDirectories": tuple[str, ...]}
+_PROMPT: Final = {"prompt": tuple[Text | Image | Audio | ResourceLink | EmbeddedResource, ...]}
+_OPTION: Final = {"configId": str, "value": str | bool}
 
 HOST_RPC_METHODS: Final[Mapping[str, Method]] = MappingProxyType(
     {
-        "agents/spawn": Method(SpawnParams, "spawn_agent"),
-        "agents/list": Method(Params, "get_agents"),
-        "agents/dispose": Method(AgentParams, "dispose_agent"),
-        "sessions/create": Method(CreateParams, "create_session"),
-        "sessions/load": Method(TakeUpParams, "load_session"),
-        "sessions/list": Method(ListParams, "list_sessions"),
-        "sessions/resume": Method(TakeUpParams, "resume_session"),
-        "sessions/delete": Method(BothParams, "delete_session"),
-        "sessions/prompt": Method(PromptParams, "prompt", _turn_end),
-        "sessions/cancel": Method(SessionParams, "cancel"),
-        "sessions/close": Method(SessionParams, "close_session"),
-        "sessions/setMode": Method(ModeParams, "set_mode"),
-        "sessions/setConfigOption": Method(ConfigParams, "set_config_option", _options),
-        "sessions/getAll": Method(Params, "get_sessions"),
-        "sessions/restore": Method(Params, "restore_sessions"),
+        "agents/spawn": Method("spawn_agent", _DEFINITION),
+        "agents/list": Method("get_agents"),
+        "agents/dispose": Method("dispose_agent", _AGENT),
+        "sessions/create": Method("create_session", _AGENT, _PLACE),
+        "sessions/load": Method("load_session", _BOTH, _PLACE),
+        "sessions/list": Method("list_sessions", _AGENT, {"cursor": str, "cwd": str}),
+        "sessions/resume": Method("resume_session", _BOTH, _PLACE),
+        "sessions/delete": Method("delete_session", _BOTH),
+        "sessions/prompt": Method("prompt", {**_SESSION, **_PROMPT}, told=_turn_end),
+        "sessions/cancel": Method("cancel", _SESSION),
+        "sessions/close": Method("close_session", _SESSION),
+        "sessions/setMode": Method("set_mode", {**_SESSION, "modeId": str}),
+        "sessions/setConfigOption": Method("set_config_option", {**_SESSION, **_OPTION}, told=_options),
+        "sessions/getAll": Method("get_sessions"),
+        "sessions/restore": Method("restore_sessions"),
     }
 )
-
-
-# Reading.
-
-
-def read(kind: type[Params], given: object) -> dict[str, object]:
-    """Return those that were given, by our names. All that is wrong with them is in one `ConfigInvalid`."""
-    if given is None:
-        given = {}
-    if not isinstance(given, Mapping):
-        raise ConfigInvalid("cannot use the parameters: they are no object; give their names and values")
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    values: dict[str, object] = {}
-    problems: list[str] = []
-    for name, field in fields.items():
-        value = given.get(name)
-        if value is not None:
-            try:
-                values[field.name] = msgspec.convert(value, field.type)
-            except msgspec.ValidationError as error:
-                problems.append(f"{name}: {what_is_wrong(error)}")
-        elif field.required:  # null is the same as absent
-            problems.append(f"{name} is missing")
-    # A name that is misspelt must not pass for one left out.
-    unknown = [str(name) for name in given if name not in fields and not str(name).startswith("_")]
-    problems += [f"{name[:SHOWN]!r} is no parameter of it" for name in unknown]
-    if problems:
-        raise ConfigInvalid(f"cannot use the parameters: {'; '.join(problems)}; correct the call")
-    return values
 
 
 def what_is_wrong(error: msgspec.ValidationError) -> str:

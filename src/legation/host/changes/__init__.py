@@ -3,4 +3,4 @@
 from legation.host.changes.git import FileChange, FolderChanges
 from legation.host.changes.snapshot import Snapshot
 
-__all__ = ["FolderChanges", "FileChange", "Snapshot"]
+__all__ = ["FileChange", "FolderChanges", "Snapshot"]
