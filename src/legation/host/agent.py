@@ -20,13 +20,12 @@ from msgspec.structs import replace
 from legation.agents.driver import Driver
 from legation.agents.drivers import open_driver
 from legation.agents.native import DriverContext
-from legation.clock import Clock
 from legation.errors import AgentExited, LegationError, StorageFailed
 from legation.host.options import AgentDefinition
 from legation.host.router import MessageRouter
 from legation.host.session import Session
 from legation.ids import new_id
-from legation.proc import Command, Exit, Pipes, Registry, child_environment, reap
+from legation.proc import Command, Exit, Pipes, child_environment, reap
 from legation.proc.registry import listed
 from legation.store.datafolder import make_folder
 from legation.wire.acp.methods import FileSystemCapabilities
@@ -79,10 +78,6 @@ class AgentHomes:
     def children(self) -> Path:
         return self.data / "children"
 
-    @property
-    def registry(self) -> Registry:
-        return Registry(self.children)
-
     def home(self, agent: str) -> Path:
         return self.data / "agents" / self.workspace / quote(agent, safe="") / "home"
 
@@ -114,28 +109,6 @@ Reason = Literal["spawn-failed", "initialize-failed", "crashed", "ended", "stopp
 
 STDERR_AT_ONCE = 20  # diagnostics of what an agent says there; then one a second, with how many were left out
 STDERR_SHOWN = 2000  # bytes of a block of stderr that a diagnostic holds
-
-
-class Allowance:
-    """Limit of diagnostics about an agent's standard error: some at once, then one a second."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._since = clock.monotonic()
-        self._left = float(STDERR_AT_ONCE)
-        self._out = 0
-
-    def take(self) -> int | None:
-        """Return how many were left out before this one, or None where this one is, too."""
-        now = self._clock.monotonic()
-        self._left = min(STDERR_AT_ONCE, self._left + now - self._since)
-        self._since = now
-        if self._left < 1:
-            self._out += 1
-            return None
-        self._left -= 1
-        out, self._out = self._out, 0
-        return out
 
 
 class Agent:
@@ -256,16 +229,14 @@ class Agent:
             self._starting.cancel()
             await asyncio.wait({self._starting})
         if self.live is not None:
-            self._tell_if_killed(await self.live.stop(self._grace))
+            found = await self.live.stop(self._grace)
+            if found.signal in (SIGTERM, SIGKILL):
+                what = f"it did not end within {self._grace:g} s and was killed: {found}"
+                self._diagnose(DiagnosticCode.AGENT_KILL, what)
         if self._life is not None:
             await asyncio.wait({self._life})
         if self._status != "disposed":
             self._move("disposed", "disposed")
-
-    def _tell_if_killed(self, found: Exit) -> None:
-        if found.signal in (SIGTERM, SIGKILL):
-            what = f"it did not end within {self._grace:g} s and was killed: {found}"
-            self._diagnose(DiagnosticCode.AGENT_KILL, what)
 
     async def _live(self) -> None:
         """Go from process to process, until one is not followed by another."""
@@ -384,14 +355,19 @@ class Agent:
         def too_long(size: int) -> None:
             self.router.trouble(DiagnosticCode.AGENT_LINE_TOO_LONG, f"skipped a line of {size} bytes")
 
-        allowance = Allowance(self._context.clock)
+        clock = self._context.clock
+        allowed, since, left_out = float(STDERR_AT_ONCE), clock.monotonic(), 0
 
         def said(lines: list[bytes]) -> None:
-            left_out = allowance.take()
-            if left_out is None:
+            nonlocal allowed, since, left_out
+            now = clock.monotonic()
+            allowed, since = min(STDERR_AT_ONCE, allowed + now - since), now
+            if allowed < 1:
+                left_out += 1
                 return
             text = b"\n".join(lines)[:STDERR_SHOWN].decode(errors="replace")
             data: dict[str, object] | None = {"leftOut": left_out} if left_out else None
+            allowed, left_out = allowed - 1, 0
             self._diagnose(DiagnosticCode.AGENT_STDERR, text, data=data)
 
         return Pipes(

@@ -40,7 +40,7 @@ from legation.host.requests.services import DefaultFs, DefaultTerminals
 from legation.host.session import HostContext, Session, Settle
 from legation.host.stream import HOST_STREAM, HostStream, Listener, Listeners
 from legation.host.turn import CutWords, PromptResult
-from legation.proc import ProcessLauncher, child_environment
+from legation.proc import ProcessLauncher, Registry, child_environment
 from legation.store.backend import MemoryBackend
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
@@ -89,7 +89,7 @@ class AcpHost:
             await asyncio.to_thread(homes.close)
             raise
         self._stream.open(await self.log.stream(HOST_STREAM, options.workspace))
-        self._launcher = options.launcher or ProcessLauncher(registry=homes.registry)
+        self._launcher = options.launcher or ProcessLauncher(registry=Registry(homes.children))
         forbidden = options.forbidden or ForbiddenPlaces([homes.data])
         fs = DefaultFs() if options.fs == "default" else options.fs
         if isinstance(fs, DefaultFs):

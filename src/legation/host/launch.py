@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -87,29 +87,20 @@ def hide(keys: Iterable[Secret], redactor: Redactor) -> None:
             logger.warning("a key of an agent is not hidden in what it says: %s", error.message)
 
 
+@dataclass(eq=False)
 class AgentLauncher:
-    """`custom_file` has the owner's own agents."""
+    """Launcher of a server's agents. `custom_file` has the owner's own; `redactor` is that of what agents say."""
 
-    def __init__(
-        self,
-        data_dir: Path,
-        custom_file: Path | None,
-        first_workspace: str,
-        redactor: Redactor,
-        *,
-        executes: bool = False,
-    ) -> None:
-        """`redactor` is that of what agents say."""
-        self._data_dir = data_dir
-        self._redactor = redactor
-        self._custom_file = custom_file
-        self._executes = executes
-        self._first = first_workspace
-        self._asking = asyncio.Lock()
+    data_dir: Path
+    custom_file: Path | None
+    first_workspace: str
+    redactor: Redactor
+    executes: bool = False
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        return Catalogue(self._data_dir, custom_file=self._custom_file, executes=self._executes)
+        return Catalogue(self.data_dir, custom_file=self.custom_file, executes=self.executes)
 
     async def agents(self) -> tuple[LocalAgent, ...]:
         return await asyncio.to_thread(self.catalogue.agents)
@@ -141,12 +132,14 @@ class AgentLauncher:
                 raise InvalidParams(
                     f"cannot use that version of {entry.name}: {here}; leave agentVersion out"
                 )
-        hide(launch.keys, self._redactor)
+        hide(launch.keys, self.redactor)
         return launch
 
     def _launch(self, workspace: str, entry: CatalogueEntry, start: Start, cwd: Path) -> Launch:
-        trusted = TrustedFolders(self._data_dir, workspace).trusts(str(cwd))
-        return launch_of(self.catalogue, entry, start, cwd, trusted=trusted, owners=workspace == self._first)
+        trusted = TrustedFolders(self.data_dir, workspace).trusts(str(cwd))
+        return launch_of(
+            self.catalogue, entry, start, cwd, trusted=trusted, owners=workspace == self.first_workspace
+        )
 
     async def _start(self, entry: CatalogueEntry) -> Start:
         try:

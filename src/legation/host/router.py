@@ -42,22 +42,6 @@ class _Named(Shape):
     session_id: str | None = None
 
 
-class Tally:
-    """Count of what was said, by which it is said again or not."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def add(self, what: str, count: int = 1) -> int | None:
-        """Return how many there are by now; None where nobody need hear of it."""
-        before = self._counts[what]
-        now = self._counts[what] = before + count
-        return now if before < ONE_BY_ONE or len(str(now)) > len(str(before)) else None
-
-    def clear(self) -> None:
-        self._counts.clear()
-
-
 @dataclass(slots=True)
 class Held:
     """Updates of a session that is being loaded or resumed; those before the agent's answer are its replay."""
@@ -88,7 +72,7 @@ class MessageRouter:
         self._early_count = self._early_bytes = 0
         self._expecting = 0  # sessions that are being made, whose names nobody knows yet
         self._left: dict[str, None] = {}  # sessions that were closed
-        self._tally = Tally()
+        self._tally: Counter[DiagnosticCode] = Counter()
         self._asking: set[Stream] = set()  # where a permission is looked into
         self._untold: list[Diagnostic] = []  # while there was no session to tell it to
         self._exited: AgentExited | None = None
@@ -250,10 +234,13 @@ class MessageRouter:
             self._untold.append(noted)  # as many as the tally lets through
 
     def _counted(self, code: DiagnosticCode, message: str, count: int = 1) -> str | None:
-        so_far = self._tally.add(code, count)
-        if so_far is None:
-            return None
-        return message if so_far <= ONE_BY_ONE else f"{message} ({so_far} so far)"
+        """Return it with how many there are by now; None where nobody need hear of it."""
+        before, so_far = self._tally[code], self._tally[code] + count
+        self._tally[code] = so_far
+        if so_far <= ONE_BY_ONE:
+            return message
+        told = before < ONE_BY_ONE or len(str(so_far)) > len(str(before))
+        return f"{message} ({so_far} so far)" if told else None
 
     def notification(self, method: str, params: bytes) -> None:
         """Record an extension, which is how clients hear of it. The protocol says to ignore other unknown ones."""

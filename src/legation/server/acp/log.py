@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import msgspec
@@ -122,31 +123,26 @@ class ConnectionLog:
         self._closed = True
 
 
+@dataclass(eq=False)
 class SessionFollower:
     """Reader of a session for a client. `noted` is called with what is no update, in its place among them; `over` when
     the session was closed or deleted, and all of it was told."""
 
-    def __init__(
-        self,
-        session_id: str,
-        stream: Stream,
-        outlet: ConnectionLog,
-        noted: Note,
-        over: Callable[[SessionFollower], None],
-    ) -> None:
-        self.session_id = session_id
-        self.stream = stream
-        self.seq = 0
-        self._outlet = outlet
-        self._noted = noted
-        self._over = over
-        self._updates = Updates(session_id)
-        self._reference = reference(session_id)
-        self._muted = False  # an agent replays what the client has seen already
-        self._open: dict[str, PermissionAsked | QuestionAsked] = {}
-        self._events: Subscription | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._moved: asyncio.Future[None] | None = None
+    session_id: str
+    stream: Stream
+    _outlet: ConnectionLog
+    _noted: Note
+    _over: Callable[[SessionFollower], None]
+    seq: int = 0
+    _muted: bool = False  # an agent replays what the client has seen already
+    _open: dict[str, PermissionAsked | QuestionAsked] = field(default_factory=dict)
+    _events: Subscription | None = None
+    _task: asyncio.Task[None] | None = None
+    _moved: asyncio.Future[None] | None = None
+
+    def __post_init__(self) -> None:
+        self._updates = Updates(self.session_id)
+        self._reference = reference(self.session_id)
 
     async def replay(self) -> Setup:
         """Tell all there is; the rest follows with `start`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,12 +32,11 @@ class Owner(NamedTuple):
     name: str
 
 
+@dataclass(eq=False)
 class SealedServers:
-    def __init__(self, vault: Vault, folder: Path, clock: Clock) -> None:
-        """`folder` has the small files."""
-        self._vault = vault
-        self._folder = folder
-        self._clock = clock
+    _vault: Vault
+    _folder: Path  # of the small files
+    _clock: Clock
 
     @asynccontextmanager
     async def sealed(
