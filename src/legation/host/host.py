@@ -28,7 +28,6 @@ from legation.host.options import (
     AgentDefinition,
     HostOptions,
     Limits,
-    SessionMeta,
     SessionPlace,
     real_folder,
     resolve_agent_definition,
@@ -46,7 +45,7 @@ from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.stream import Receipt, Subscription
 from legation.tasks import finish
-from legation.wire.acp.methods import ListSessionsResponse, McpServer, NewSessionResponse, PermissionOutcome
+from legation.wire.acp.methods import ListSessionsResponse, McpServer, PermissionOutcome
 from legation.wire.acp.updates import ConfigOption, ContentBlock
 from legation.wire.event_types import AgentRemoved, AgentUpdated, SessionUpdated
 from legation.wire.events import Payload
@@ -222,6 +221,18 @@ class AcpHost:
         place = await self._lifecycle.checked(place)
         live, limit, modes = agent.running(), self.limits.start, agent.definition.modes
         meta = place.meta(agent.definition)
+
+        async def make(name: str) -> tuple[Session, Receipt | None]:
+            """Store its metadata, or there is no session."""
+            stream = await self._lifecycle.stream(name)
+            must_be_unused(stream)
+            session = Session(stream, meta, self._lifecycle.context)
+            await session.keep(meta)
+            self._sessions.add(session)
+            active = session.attach(agent, live, opened, place.mcp)
+            agent.serve(session, live)
+            return session, active
+
         with ExitStack() as claims:
             claims.enter_context(agent.router.expecting())
             if session_id is not None:
@@ -241,30 +252,11 @@ class AcpHost:
             agent.router.must_be_free(opened.session_id)
             noted = {"title": title, "details": details() if callable(details) else details}
             meta = msgspec.structs.replace(meta, agent_session_id=opened.session_id, **noted)
-            session, active = await finish(self._make(agent, live, session_id, meta, opened, place.mcp))
+            session, active = await finish(make(session_id))
             session.tell_modes(puts, "opened")
         if active:
             await active
         return session.snapshot()
-
-    async def _make(
-        self,
-        agent: Agent,
-        live: Driver,
-        session_id: str,
-        meta: SessionMeta,
-        opened: NewSessionResponse,
-        mcp: tuple[McpServer, ...],
-    ) -> tuple[Session, Receipt | None]:
-        """Strict: its metadata are stored, or it is not there."""
-        stream = await self._lifecycle.stream(session_id)
-        must_be_unused(stream)
-        session = Session(stream, meta, self._lifecycle.context)
-        await session.keep(meta)
-        self._sessions.add(session)
-        active = session.attach(agent, live, opened, mcp)
-        agent.serve(session, live)
-        return session, active
 
     async def load_session(
         self,

@@ -87,11 +87,6 @@ _NOT_OF_A_CALL: Final = frozenset(("sessionUpdate", "toolCallId", "_meta"))
 Row = Event | Draft
 
 
-def update_of(row: Row) -> Mapping[str, object] | None:
-    """Return what the agent said, whatever stands around it."""
-    return _read_row(row) or None
-
-
 def _read_row(row: Row) -> dict[str, object]:
     """Return nothing of what cannot be read, or would hold up others while it is."""
     try:
@@ -124,9 +119,10 @@ class Account:
         if row.type not in _COUNTED:
             return
         self.updates += 1
-        update = update_of(row)
+        update = _read_row(row) or None
         if row.type == _PROMPT:
-            self._add_prompt(row)
+            self.end()
+            self._unheard = _prompt_of(row)
         elif row.type == _USER and update is not None:
             self._unheard = None
             self._add_user([update.get("content")])
@@ -134,10 +130,6 @@ class Account:
             self.end()
             self._in_user = False
             self._add_said(row, update)
-
-    def _add_prompt(self, row: Row) -> None:
-        self.end()
-        self._unheard = _prompt_of(row)
 
     def _add_user(self, blocks: Iterable[object]) -> None:
         self._prompts += not self._in_user
@@ -183,11 +175,12 @@ class Account:
             self._agent_size > told._agent_size
             or len(self._calls) > len(told._calls)
             or self._prompts > told._prompts > 0
-            or (self._says_as_much_as(told) and self._others > told._others)
+            or (
+                told._agent_size == self._agent_size
+                and len(told._calls) == len(self._calls)
+                and self._others > told._others
+            )
         )
-
-    def _says_as_much_as(self, told: Account) -> bool:
-        return self._agent_size == told._agent_size and len(self._calls) == len(told._calls)
 
 
 async def account_of(rows: AsyncIterator[Sequence[Row]]) -> Account:
@@ -251,7 +244,7 @@ def _words_of(row: Row) -> tuple[str, str]:
         return "user", "\n".join(map(_shown_block, _prompt_of(row)))
     if row.type not in (_USER, _AGENT, "tool-call"):
         return "", ""
-    update = update_of(row) or {}
+    update = _read_row(row)
     if row.type == "tool-call":
         return "tool", str(update.get("title") or "")
     return "user" if row.type == _USER else "agent", _shown_block(update.get("content"))

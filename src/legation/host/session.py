@@ -189,7 +189,7 @@ class Session:
         )
         self.exit: AgentExitedEvent | None = None  # of its last agent, where that has ended
         self._owner: Agent | None = None  # whose process is, or was, the one below
-        self._agent: Driver | None = None
+        self.process: Driver | None = None  # of its agent, to be told from the next
         self._context = context
         self._limit = context.options.limits.start  # the agent's time for an answer
         self.talk = Conversation(self, context)
@@ -234,17 +234,12 @@ class Session:
 
     @property
     def agent(self) -> Driver:
-        if self._agent is None or self.status != "active":
+        if self.process is None or self.status != "active":
             why = f" ({self.reason})" if self.reason else ""
             raise AgentExited(
                 f"cannot reach the agent of session {self.id}: it is {self.status}{why}; resume it"
             )
-        return self._agent
-
-    @property
-    def process(self) -> Driver | None:
-        """Process of its agent, to be told from the next."""
-        return self._agent
+        return self.process
 
     @property
     def busy(self) -> bool:
@@ -277,7 +272,7 @@ class Session:
         """An agent has taken the session: new, loaded or resumed."""
         self._losing = False
         self._move(Act.ATTACHED)
-        self.agent_id, self._owner, self._agent, self.mcp = agent.id, agent, live, mcp
+        self.agent_id, self._owner, self.process, self.mcp = agent.id, agent, live, mcp
         self.modes, self._put_back, self._stuck_in = agent.definition.modes, 0, None
         self.has_modes |= setup.modes is not None
         self.has_config |= setup.config_options is not None
@@ -351,7 +346,7 @@ class Session:
 
     def disconnect(self, reason: str) -> None:
         """Take its agent away; its history stays."""
-        had_it, self._agent, self._losing = self._before is State.ACTIVE, None, False
+        had_it, self.process, self._losing = self._before is State.ACTIVE, None, False
         self._move(Act.AGENT_ENDS)
         if had_it:
             self._tell("disconnected", reason)
@@ -402,7 +397,7 @@ class Session:
         mode = unasking_mode(self.offers, self.modes)
         if mode is None:
             self._stuck_in = None
-        elif mode == self._stuck_in or self._agent is None or self._put_back > PUT_BACK:
+        elif mode == self._stuck_in or self.process is None or self._put_back > PUT_BACK:
             return
         elif self._putting is None or self._putting.done():
             self._put_back += 1
@@ -479,7 +474,7 @@ class Session:
             if last is not None:
                 await last()
             await self.stream.delete()
-        self._agent, self._losing = None, False
+        self.process, self._losing = None, False
         self._move(Act.DELETE if status == "deleted" else Act.CLOSE if reopens else Act.TERMINATE)
         self.publish()
         if status == "closed" and last is not None:
