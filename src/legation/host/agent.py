@@ -33,7 +33,7 @@ from legation.wire.event_types import AgentExited as AgentExitedEvent
 from legation.wire.event_types import AgentStatus, AgentUpdated, DiagnosticCode, ExitStatus
 
 if TYPE_CHECKING:
-    from legation.host.lifecycle import Lifecycle
+    from legation.host.lifecycle import HostCore
 
 LEFT_AFTER: Final = 600.0  # seconds: a sign-in under way has a temporary folder, and no child that is on file
 
@@ -116,18 +116,17 @@ class Agent:
     disposed at any time, and then for ever."""
 
     def __init__(
-        self, agent_id: str, definition: AgentDefinition, lifecycle: Lifecycle, *, terminals: bool
+        self, agent_id: str, definition: AgentDefinition, core: HostCore, *, terminals: bool
     ) -> None:
         """Offer it, with `terminals`, also those of a handler that is not offered to every agent."""
         self.id = agent_id
         self.definition = definition
         self.live: Driver | None = None
-        self.router = MessageRouter(agent_id, lifecycle.context)
-        self._lifecycle = lifecycle
-        self._context = context = lifecycle.context
-        self._grace = context.options.kill_timeout_ms / 1000
-        self._offered = context.reverse.capabilities
-        if terminals and context.reverse.terminal is not None:
+        self.router = MessageRouter(agent_id, core)
+        self._core = core
+        self._grace = core.options.kill_timeout_ms / 1000
+        self._offered = core.reverse.capabilities
+        if terminals and core.reverse.terminal is not None:
             self._offered = replace(self._offered, terminal=True)
         if not definition.fs:
             self._offered = replace(self._offered, fs=FileSystemCapabilities())
@@ -247,7 +246,7 @@ class Agent:
                     return
                 if await self._launched():
                     break
-            await self._lifecycle.ready_again(self)
+            await self._core.ready_again(self)
 
     async def _launched(self) -> bool:
         """A start that failed was told already; it used up one of the restarts."""
@@ -269,12 +268,12 @@ class Agent:
             self._move("exited", "stopped")
         else:
             self._move("exited", "ended" if found.code == 0 else "crashed")
-        await self._lifecycle.lost(self)
+        await self._core.lost(self)
         await self._tidy()
 
     async def _may_restart(self) -> bool:
         """Wait out the pause before a restart; False where there will be none."""
-        options = self._context.options
+        options = self._core.options
         if self._disposed:
             return False
         if self._wanted_again:
@@ -296,7 +295,7 @@ class Agent:
         pause = options.restart_backoff.seconds(self._restarts)
         self._diagnose(DiagnosticCode.AGENT_RESTART_SCHEDULED, f"restart {self._restarts} in {pause:g} s")
         self._move("restarting", self._reason)
-        self._pause = asyncio.ensure_future(self._context.clock.sleep(pause))
+        self._pause = asyncio.ensure_future(self._core.clock.sleep(pause))
         await asyncio.wait({self._pause})
         self._pause = None
         return not self._disposed
@@ -304,7 +303,7 @@ class Agent:
     async def _launch(self) -> None:
         live = await self._spawned()
         try:
-            await live.initialize(self._offered, self._context.options.limits.start)
+            await live.initialize(self._offered, self._core.options.limits.start)
         except BaseException as error:
             await asyncio.shield(self._give_up(live, error))
             raise
@@ -315,7 +314,7 @@ class Agent:
         self._move("ready")
 
     async def _spawned(self) -> Driver:
-        host = self._context
+        host = self._core
         try:
             command, self._tmp = await asyncio.to_thread(host.homes.command, self.definition)
             names = sorted(command.env)
@@ -350,12 +349,12 @@ class Agent:
             self._move("exited", reason)
 
     def _pipes(self) -> Pipes:
-        options = self._context.options
+        options = self._core.options
 
         def too_long(size: int) -> None:
             self.router.trouble(DiagnosticCode.AGENT_LINE_TOO_LONG, f"skipped a line of {size} bytes")
 
-        clock = self._context.clock
+        clock = self._core.clock
         allowed, since, left_out = float(STDERR_AT_ONCE), clock.monotonic(), 0
 
         def said(lines: list[bytes]) -> None:
@@ -381,10 +380,10 @@ class Agent:
         self._publish()
 
     def _publish(self) -> None:
-        self._context.stream.publish(self.snapshot())
+        self._core.stream.publish(self.snapshot())
 
     def _diagnose(self, code: DiagnosticCode, message: str, data: dict[str, object] | None = None) -> None:
-        self._context.stream.diagnose(code, message, agent_id=self.id, data=data)
+        self._core.stream.diagnose(code, message, agent_id=self.id, data=data)
 
     def _tell_exit(self, found: Exit) -> None:
         data: dict[str, object] = {"code": found.code, "signal": found.signal}

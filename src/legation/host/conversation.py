@@ -61,7 +61,8 @@ from legation.wire.event_types import Turn as TurnName
 from legation.wire.events import Draft
 
 if TYPE_CHECKING:
-    from legation.host.session import HostContext, Session
+    from legation.host.lifecycle import HostCore
+    from legation.host.session import Session
 
 JUDGE_LIMIT = 30.0  # seconds to judge what was done unasked: the store's time
 TOOL_PATIENCE = 6  # times the idle limit that an agent may be silent while a tool of its works
@@ -78,14 +79,14 @@ _log = logging.getLogger(__name__)
 
 
 class Conversation:
-    def __init__(self, session: Session, context: HostContext) -> None:
-        options = context.options
+    def __init__(self, session: Session, core: HostCore) -> None:
+        options = core.options
         self.tool_calls = ToolCalls()
         self._decided = Decided(self.tool_calls)
         self.judging: set[asyncio.Task[object]] = set()  # of what was done unasked
-        self._approver = options.approver or context.pending
+        self._approver = options.approver or core.pending
         self._session = session
-        self._clock = context.clock
+        self._clock = core.clock
         self._limits = options.limits
         self.permissions = Permissions(
             approver=self._approver,

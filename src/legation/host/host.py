@@ -18,11 +18,10 @@ from typing import Self, TypeAlias
 import msgspec
 
 from legation.agents.driver import Driver, OpenRequest
-from legation.agents.pool import Pool
 from legation.clock import Clock
 from legation.errors import Conflict, NotFound
 from legation.host.agent import Agent, AgentHomes, Where
-from legation.host.lifecycle import Lifecycle, SessionRegistry, must_be_unused, must_not_be_anothers
+from legation.host.lifecycle import HostCore, SessionRegistry, must_be_unused, must_not_be_anothers
 from legation.host.modes import Offers, OpenedSession, put_into_asking
 from legation.host.options import (
     AgentDefinition,
@@ -36,7 +35,7 @@ from legation.host.options import (
 from legation.host.requests.asks import Pending
 from legation.host.requests.handlers import Reverse
 from legation.host.requests.services import DefaultFs, DefaultTerminals
-from legation.host.session import HostContext, Session, Settle
+from legation.host.session import Session, Settle
 from legation.host.stream import HOST_STREAM, HostStream, Listener, Listeners
 from legation.host.turn import CutWords, PromptResult
 from legation.proc import ProcessLauncher, Registry, child_environment
@@ -95,19 +94,18 @@ class AcpHost:
             fs.bind(self.folders_of, forbidden)
         if isinstance(options.terminal, DefaultTerminals):
             options.terminal.bind(self.folders_of, forbidden, self._launcher, self._environment_of)
-        context = HostContext(
+        self._core = HostCore(
             options=options,
             clock=self.clock,
             log=self.log,
             stream=self._stream,
             homes=homes,
             launcher=self._launcher,
-            pool=Pool(),
             reverse=Reverse(fs, options.terminal, options.questions),
             pending=self._pending,
             forbidden=forbidden,
+            sessions=self._sessions,
         )
-        self._lifecycle = Lifecycle(context, self._sessions)
         self._entered = True
         return self
 
@@ -136,7 +134,7 @@ class AcpHost:
         self._must_be_open()
         resolved = resolve_agent_definition(definition)
         self._last_agent += 1
-        agent = Agent(f"agent-{self._last_agent}", resolved, self._lifecycle, terminals=terminals)
+        agent = Agent(f"agent-{self._last_agent}", resolved, self._core, terminals=terminals)
         self._agents[agent.id] = agent
         try:
             await agent.start()
@@ -218,15 +216,15 @@ class AcpHost:
         session with whose history it begins. Whoever is cancelled may find that it is there, all of it."""
         agent = self._agent(agent_id)
         place = SessionPlace(cwd, tuple(mcp_servers), additional_directories)
-        place = await self._lifecycle.checked(place)
+        place = await self._core.checked(place)
         live, limit, modes = agent.running(), self.limits.start, agent.definition.modes
         meta = place.meta(agent.definition)
 
         async def make(name: str) -> tuple[Session, Receipt | None]:
             """Store its metadata, or there is no session."""
-            stream = await self._lifecycle.stream(name)
+            stream = await self._core.session_stream(name)
             must_be_unused(stream)
-            session = Session(stream, meta, self._lifecycle.context)
+            session = Session(stream, meta, self._core)
             await session.keep(meta)
             self._sessions.add(session)
             active = session.attach(agent, live, opened, place.mcp)
@@ -237,7 +235,7 @@ class AcpHost:
             claims.enter_context(agent.router.expecting())
             if session_id is not None:
                 claims.enter_context(self._sessions.claim(session_id))
-                if (former := await self._lifecycle.find(session_id)) is not None:
+                if (former := await self._core.find(session_id)) is not None:
                     must_be_unused(former)
             request = OpenRequest(meta.cwd, place.mcp, meta.additional_directories, forks or "")
             opened = await (live.new_session if forks is None else live.fork_session)(request, limit)
@@ -269,7 +267,7 @@ class AcpHost:
     ) -> SessionUpdated:
         """Have the agent tell its history again: a new generation, unless it is what is recorded."""
         agent, place = self._agent(agent_id), SessionPlace(cwd, tuple(mcp_servers), additional_directories)
-        async with self._lifecycle.taking_up(agent, session_id, place, to_load=True) as taken:
+        async with self._core.taking_up(agent, session_id, place, to_load=True) as taken:
             return await taken.load()
 
     async def resume_session(
@@ -283,7 +281,7 @@ class AcpHost:
     ) -> SessionUpdated:
         """The agent goes on where it was; what is recorded stays."""
         agent, place = self._agent(agent_id), SessionPlace(cwd, tuple(mcp_servers), additional_directories)
-        async with self._lifecycle.taking_up(agent, session_id, place, to_load=False) as taken:
+        async with self._core.taking_up(agent, session_id, place, to_load=False) as taken:
             return await taken.resume()
 
     async def resume_or_load(
@@ -292,7 +290,7 @@ class AcpHost:
         """Resume a session, or load it where that is refused. What is shown stays, unless the agent tells something else
         that is no shorter. `reopen`: also one that was closed, which only a load does."""
         agent, place = self._agent(agent_id), place or SessionPlace()
-        async with self._lifecycle.taking_up(agent, session_id, place, reopen=reopen) as taken:
+        async with self._core.taking_up(agent, session_id, place, reopen=reopen) as taken:
             return await taken.resume_or_load()
 
     async def prompt(self, session_id: str, prompt: Sequence[ContentBlock]) -> PromptResult:
@@ -314,21 +312,21 @@ class AcpHost:
         session = self.session(session_id)
         if session.status not in ("closed", "deleted"):
             agent = self._agents.get(session.agent_id or "")
-            await self._lifecycle.close(session, agent, reopens=reopens, settle=settle)
+            await self._core.close(session, agent, reopens=reopens, settle=settle)
         else:
             await session.end("closed", reopens=reopens)
 
     async def delete_session(self, agent_id: str, session_id: str, *, settle: Settle | None = None) -> None:
         """Here for good; at the agent where it can. A session that only the agent knows is deleted there, one of an
         earlier host here too. `settle` is called when nothing of it happens any more, before its record goes."""
-        session = await self._lifecycle.restore(session_id, ended=True)
+        session = await self._core.restore(session_id, ended=True)
         if session is None:
-            stream = await self._lifecycle.find(session_id)
+            stream = await self._core.find(session_id)
             if stream is None or not stream.deleted:
                 await self._live(agent_id).delete_session(session_id, self.limits.start)
         elif session.status != "deleted":
             must_not_be_anothers(agent_id, session)
-            await self._lifecycle.delete(session, self._agents.get(agent_id), settle)
+            await self._core.delete(session, self._agents.get(agent_id), settle)
 
     async def list_sessions(
         self, agent_id: str, *, cursor: str | None = None, cwd: Path | str | None = None
@@ -365,12 +363,12 @@ class AcpHost:
     async def restore_sessions(self) -> list[SessionUpdated]:
         """The sessions of earlier hosts on the same store, disconnected until they are resumed or loaded."""
         self._must_be_open()
-        return await self._lifecycle.restore_all()
+        return await self._core.restore_all()
 
     async def restore_session(self, session_id: str) -> Session:
         """Return one of them, or the one that is known already."""
         self._must_be_open()
-        return await self._lifecycle.restore(session_id) or self.session(session_id)
+        return await self._core.restore(session_id) or self.session(session_id)
 
     async def until_settled(self, session_id: str) -> Session:
         """The session, restored if need be, when nobody takes it up and no agent that leaves, or has ended, still has it:
@@ -431,7 +429,7 @@ class AcpHost:
         outcomes = await asyncio.gather(*[agent.dispose() for agent in agents], return_exceptions=True)
         for session in self._sessions:
             session.disconnect("disposed")
-            await self._lifecycle.release_terminals(session)
+            await self._core.release_terminals(session)
             await session.saved()
         await self._listeners.finish(DRAIN_LIMIT)
         if self._given_log is None:

@@ -12,16 +12,23 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from legation.agents.driver import Driver
+from legation.agents.pool import Pool
+from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, SessionClosed
-from legation.host.agent import Agent
-from legation.host.options import SessionMeta, SessionPlace, read_meta
+from legation.host.agent import Agent, AgentHomes
+from legation.host.options import HostOptions, SessionMeta, SessionPlace, read_meta
+from legation.host.requests.asks import Pending
+from legation.host.requests.handlers import Reverse
 from legation.host.resume import ResumeOrLoad
-from legation.host.session import HostContext, Session, Settle, State
-from legation.host.stream import HOST_STREAM
+from legation.host.session import Session, Settle, State
+from legation.host.stream import HOST_STREAM, HostStream
+from legation.proc import Launcher
+from legation.store.forbidden import ForbiddenPlaces
+from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.event_types import DiagnosticCode, SessionUpdated
 
@@ -113,22 +120,33 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Lifecycle:
-    context: HostContext
+class HostCore:
+    """Parts of a host that its agents and sessions use, and what it does with its sessions."""
+
+    options: HostOptions
+    clock: Clock
+    log: EventLog
+    stream: HostStream
+    homes: AgentHomes
+    launcher: Launcher
+    reverse: Reverse
+    pending: Pending  # the approver, where the options name none
+    forbidden: ForbiddenPlaces
     sessions: SessionRegistry
+    pool: Pool = field(default_factory=Pool)
 
     async def checked(self, place: SessionPlace) -> SessionPlace:
         """Resolved. A session may work in nothing of Legation's own, but in the folder that was made for it."""
         place = await place.resolved()
         named = place.directories if place.cwd is None else (place.cwd, *place.directories)
-        await asyncio.to_thread(self.context.forbidden.check_session, [Path(each) for each in named])
+        await asyncio.to_thread(self.forbidden.check_session, [Path(each) for each in named])
         return place
 
     async def find(self, session_id: str) -> Stream | None:
-        return await self.context.log.find(session_id, self.context.options.workspace)
+        return await self.log.find(session_id, self.options.workspace)
 
-    async def stream(self, session_id: str) -> Stream:
-        return await self.context.log.stream(session_id, self.context.options.workspace)
+    async def session_stream(self, session_id: str) -> Stream:
+        return await self.log.stream(session_id, self.options.workspace)
 
     # Ones that an agent already has.
 
@@ -175,16 +193,16 @@ class Lifecycle:
                     await taken.resume_or_load()
             except LegationError as error:
                 code, what = DiagnosticCode.SESSION_RECOVERY_SKIPPED, f"not taken up again: {error.message}"
-                self.context.stream.diagnose(code, what, agent_id=agent.id, session_id=session.id)
+                self.stream.diagnose(code, what, agent_id=agent.id, session_id=session.id)
 
     # Ones of an earlier host.
 
     async def restore_all(self) -> list[SessionUpdated]:
         restored: list[SessionUpdated] = []
-        for info in await self.context.log.streams(self.context.options.workspace):
+        for info in await self.log.streams(self.options.workspace):
             meta = read_meta(info.meta)
             if info.state == "open" and meta is not None and info.name not in self.sessions:
-                restored.append(self._restored(await self.stream(info.name), meta).snapshot())
+                restored.append(self._restored(await self.session_stream(info.name), meta).snapshot())
         return restored
 
     async def restore(self, session_id: str, *, ended: bool = False) -> Session | None:
@@ -204,7 +222,7 @@ class Lifecycle:
         ended = State.CLOSED if meta.reopens else State.TERMINATED
         state = ended if stream.closed else State.DISCONNECTED
         with self.sessions.claim(stream.name):
-            session = Session(stream, meta, self.context, state)
+            session = Session(stream, meta, self, state)
             self.sessions.add(session)
         if session.status != "closed":  # that it is was told when it was closed
             session.publish()
@@ -253,7 +271,7 @@ class Lifecycle:
 
     async def release_terminals(self, session: Session) -> None:
         """Release its terminals. An application's faulty handler keeps no session open and no host alive."""
-        terminals = self.context.reverse.terminal
+        terminals = self.reverse.terminal
         try:
             if terminals is not None:
                 await terminals.cleanup_session(session.id)
@@ -265,10 +283,10 @@ class Lifecycle:
         """Best effort: ours is ended whatever the agent says."""
         tell = live.delete_session if status == "deleted" else live.close_session
         try:
-            await tell(session.meta.agent_session_id, self.context.options.limits.start)
+            await tell(session.meta.agent_session_id, self.options.limits.start)
         except LegationError as error:
             self._complain(session, f"the agent could not be told that it is {status}: {error.message}")
 
     def _complain(self, session: Session, what: str) -> None:
         code = DiagnosticCode.AGENT_PROCESS_ERROR
-        self.context.stream.diagnose(code, what, agent_id=session.agent_id, session_id=session.id)
+        self.stream.diagnose(code, what, agent_id=session.agent_id, session_id=session.id)

@@ -64,7 +64,7 @@ from legation.wire.event_types import (
 from legation.wire.events import UNRECOGNIZED, Draft, Event, Payload
 
 if TYPE_CHECKING:
-    from legation.host.lifecycle import Lifecycle
+    from legation.host.lifecycle import HostCore
 
 LONGEST: Final = 1024 * 1024  # bytes of an event that is looked into
 STEP: Final = 500  # events that are folded before others have their turn,
@@ -332,7 +332,7 @@ class ResumeOrLoad:
     """One session, to be taken up by one agent. One that is not `known` is made once there is something to show. `resumes`:
     else only a load does it, of one that was closed or that only the agent knows."""
 
-    lifecycle: Lifecycle
+    core: HostCore
     agent: Agent
     session_id: str
     known: Session | None
@@ -347,7 +347,7 @@ class ResumeOrLoad:
 
     @property
     def _limit(self) -> float:
-        return self.lifecycle.context.options.limits.start
+        return self.core.options.limits.start
 
     async def resume_or_load(self) -> SessionUpdated:
         """Resume where it may and the agent can, load where it refuses. An end meanwhile is no refusal."""
@@ -467,7 +467,7 @@ class ResumeOrLoad:
 
     async def _session(self) -> Session:
         if self.known is None:
-            return Session(await self.lifecycle.stream(self.session_id), self.meta, self.lifecycle.context)
+            return Session(await self.core.session_stream(self.session_id), self.meta, self.core)
         self._must_be_wanted(self.known)
         return self.known
 
@@ -485,7 +485,7 @@ class ResumeOrLoad:
         kept: Sequence[Draft] = (),
     ) -> None:
         if self.known is None:
-            self.lifecycle.sessions.add(session)
+            self.core.sessions.add(session)
         else:
             self._must_be_wanted(session)
         active = session.attach(self.agent, live, setup, self.mcp)
@@ -509,7 +509,7 @@ class ResumeOrLoad:
         session.note(Diagnostic(code=code, message=what, agent_id=self.agent.id))
 
     def _diagnose(self, code: DiagnosticCode, what: str) -> None:
-        stream = self.lifecycle.context.stream
+        stream = self.core.stream
         stream.diagnose(code, what, agent_id=self.agent.id, session_id=self.session_id)
 
 

@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from legation.agents.output import printable
 from legation.agents.rpc import RpcFault
 from legation.errors import AgentError, Conflict, LegationError
 from legation.host.requests.asks import answer_without_session
 from legation.host.requests.handlers import ExtensionHandler, decode
-from legation.host.session import HostContext, Session
+from legation.host.session import Session
 from legation.store.stream import Stream
 from legation.wire.acp.methods import (
     PERMISSION_OPTION_KINDS,
@@ -26,6 +27,9 @@ from legation.wire.acp.methods import (
 from legation.wire.acp.rpc import ClientMethod, ErrorCode, RpcError, Shape
 from legation.wire.event_types import AgentExited, Diagnostic, DiagnosticCode, ExtensionAnswered
 from legation.wire.events import Draft
+
+if TYPE_CHECKING:
+    from legation.host.lifecycle import HostCore
 
 EARLY_KEPT = 10_000  # updates kept for sessions that nobody has opened yet
 EARLY_BYTES = 16 * 1024 * 1024  # of them
@@ -60,12 +64,12 @@ class Held:
 class MessageRouter:
     """The `AgentListener` of one agent."""
 
-    def __init__(self, agent_id: str, context: HostContext) -> None:
+    def __init__(self, agent_id: str, core: HostCore) -> None:
         self._agent_id = agent_id
-        self._log = context.log
-        self._host = context.stream
-        self._reverse = context.reverse
-        self._extensions = context.options.extensions
+        self._log = core.log
+        self._host = core.stream
+        self._reverse = core.reverse
+        self._extensions = core.options.extensions
         self._sessions: dict[str, Session] = {}
         self._held: dict[str, Held] = {}
         self._early: dict[str, list[Draft]] = {}

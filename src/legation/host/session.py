@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
@@ -19,7 +18,6 @@ from msgspec import UNSET, UnsetType
 
 from legation.agents.driver import AskingModes, Driver
 from legation.agents.rpc import UNWRITABLE
-from legation.clock import Clock
 from legation.errors import (
     AgentExited,
     CapabilityUnsupported,
@@ -38,9 +36,7 @@ from legation.host.modes import (
     setup_facts,
     unasking_mode,
 )
-from legation.host.options import HostOptions, SessionMeta, read_meta
-from legation.host.requests.asks import Pending
-from legation.host.stream import HostStream
+from legation.host.options import SessionMeta, read_meta
 from legation.host.turn import TOOL_CALL_TYPES
 from legation.store.stream import Receipt, ReservedEvent, Stream
 from legation.wire import codec, jsontext
@@ -61,12 +57,8 @@ from legation.wire.event_types import (
 from legation.wire.events import Draft, Payload
 
 if TYPE_CHECKING:
-    from legation.agents.pool import Pool
-    from legation.host.agent import Agent, AgentHomes
-    from legation.host.requests.handlers import Reverse
-    from legation.proc import Launcher
-    from legation.store.forbidden import ForbiddenPlaces
-    from legation.store.log import EventLog
+    from legation.host.agent import Agent
+    from legation.host.lifecycle import HostCore
 
 PUT_BACK = 3  # times that an agent which leaves its asking mode is put back: one that insists is told of
 LOST_LIMIT = 10.0  # seconds from the end of an agent to that of its sessions with it: the host's time
@@ -147,27 +139,11 @@ TABLE: Final[Mapping[State, Mapping[Act, State | None]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class HostContext:
-    """Parts of a host that its agents and sessions use."""
-
-    options: HostOptions
-    clock: Clock
-    log: EventLog
-    stream: HostStream
-    homes: AgentHomes
-    launcher: Launcher
-    pool: Pool
-    reverse: Reverse
-    pending: Pending  # the approver, where the options name none
-    forbidden: ForbiddenPlaces
-
-
 class Session:
     """`id` is Legation's and names the stream; what the agent calls it is in `meta`."""
 
     def __init__(
-        self, stream: Stream, meta: SessionMeta, context: HostContext, state: State = State.MAKING
+        self, stream: Stream, meta: SessionMeta, core: HostCore, state: State = State.MAKING
     ) -> None:
         self.id = stream.name
         self.stream = stream
@@ -190,9 +166,9 @@ class Session:
         self.exit: AgentExitedEvent | None = None  # of its last agent, where that has ended
         self._owner: Agent | None = None  # whose process is, or was, the one below
         self.process: Driver | None = None  # of its agent, to be told from the next
-        self._context = context
-        self._limit = context.options.limits.start  # the agent's time for an answer
-        self.talk = Conversation(self, context)
+        self._core = core
+        self._limit = core.options.limits.start  # the agent's time for an answer
+        self.talk = Conversation(self, core)
         self.prompt, self.steer, self.cancel = self.talk.prompt, self.talk.steer, self.talk.cancel
         self._saving: set[asyncio.Task[None]] = set()
         self._putting: asyncio.Task[None] | None = None
@@ -249,7 +225,7 @@ class Session:
     def home(self) -> str | None:
         """Home of its agent."""
         name = self.meta.agent_definition_id
-        return None if name is None else str(self._context.homes.home(name))
+        return None if name is None else str(self._core.homes.home(name))
 
     def must_be_usable(self, what: str) -> None:
         if self.status in ("closed", "deleted"):
@@ -316,7 +292,7 @@ class Session:
 
     def publish(self) -> None:
         """Project it onto the host's stream."""
-        self._context.stream.publish(self.snapshot())
+        self._core.stream.publish(self.snapshot())
 
     def begin_attach(self) -> None:
         """An agent is asked to take it up: that is shown, while nothing is decided."""
@@ -517,23 +493,23 @@ class Session:
 
     def note_permission(self, payload: Payload) -> Receipt | None:
         """Append it to the session's stream, and its projection to the host's."""
-        waits_here = self._context.options.approver is None
+        waits_here = self._core.options.approver is None
         match payload:
             case PermissionAsked():
                 if waits_here:
-                    self._context.pending.asked(payload)
+                    self._core.pending.asked(payload)
                 receipt = self.note(payload)
                 self._publish_asked(payload)
                 return receipt
             case PermissionAnswered(id=name, outcome=outcome, by=by):
                 if waits_here:
-                    self._context.pending.answered(name)
+                    self._core.pending.answered(name)
                 receipt = self.note(payload)
                 state: Literal["superseded", "answered"] = (
                     "superseded" if outcome == "superseded" else "answered"
                 )
                 told = PermissionUpdated(id=name, session_id=self.id, state=state, outcome=outcome, by=by)
-                self._context.stream.publish(told)
+                self._core.stream.publish(told)
                 return receipt
         return self.note(payload)
 
@@ -552,7 +528,7 @@ class Session:
 
     def _publish_asked(self, asked: PermissionAsked) -> None:
         told = PermissionUpdated(id=asked.id, session_id=self.id, state="pending", ask=asked)
-        self._context.stream.publish(told)
+        self._core.stream.publish(told)
 
     def record(self, *payloads: Payload) -> Receipt:
         return self.stream.append([self._draft(payload) for payload in payloads])
@@ -561,7 +537,7 @@ class Session:
         try:
             return codec.draft(payload)
         except UNWRITABLE as error:
-            self._context.stream.reject(payload, error, session_id=self.id)
+            self._core.stream.reject(payload, error, session_id=self.id)
             what = f"cannot record {payload.event_type()} in session {self.id}: no JSON can be made of it"
             raise InvalidParams(f"{what}; give plain data") from None
 
