@@ -26,11 +26,7 @@ from legation.approvals.transitions import get
 from legation.clock import Clock
 from legation.errors import InvalidParams, NotFound
 from legation.server.sessions.record import Details, SessionRecord, SessionRecords, must_be_open
-from legation.wire.acp.methods import (
-    CreateElicitationRequest,
-    CreateElicitationResponse,
-    ElicitationValue,
-)
+from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse, ElicitationValue
 from legation.wire.api.approvals import NewGrant
 from legation.wire.api.sessions import ALWAYS, PermissionMode, PermissionReplyWord
 from legation.wire.principal import Principal

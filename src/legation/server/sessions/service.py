@@ -20,12 +20,7 @@ from legation.approvals.queue import ApprovalQueue
 from legation.errors import InvalidParams, LegationError, StorageFailed
 from legation.ids import new_id
 from legation.server.sessions.agents import AgentSlot, SessionAgents
-from legation.server.sessions.approvals import (
-    SessionApprovals,
-    half_given,
-    must_be_allowed,
-    until_granted,
-)
+from legation.server.sessions.approvals import SessionApprovals, half_given, must_be_allowed, until_granted
 from legation.server.sessions.hosts import WorkspaceHosts
 from legation.server.sessions.messages import MessageQueue, links_to
 from legation.server.sessions.record import (
