@@ -51,7 +51,7 @@ async def test_an_agent_is_not_stopped_in_a_turn_that_is_not_its_clients(
         connection = await talk.rig.services.acp.get("local", "x", None)
         connection.slot.idle_after = 0.001
         for _ in range(2):  # at the first it is seen that something has happened
-            await connection.slot.rest()
+            await connection.slot.stop_if_idle()
             talk.rig.clock.advance(1)
         assert (await talk.reply(session, permission, "once")).status_code == 204
         _, ended = await talk.until(session, "prompt-finished")
@@ -61,7 +61,7 @@ async def test_an_agent_is_not_stopped_in_a_turn_that_is_not_its_clients(
         host = await talk.rig.services.hosts.host()
         while host.get_agents():  # when all of that is noted; LIMIT bounds it
             talk.rig.clock.advance(1)
-            await connection.slot.rest()
+            await connection.slot.stop_if_idle()
             await asyncio.sleep(0.02)
 
 

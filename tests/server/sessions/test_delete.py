@@ -251,7 +251,7 @@ AFTER_THAT = [
     ("legation.server.sessions.secrets:SealedServers.destroy", 1),
     ("legation.server.sessions.service:SessionService._remove_folder", 1),
     ("legation.store.stream:Stream.delete", 1),
-    ("legation.server.sessions.record:SessionRecords.bury", 1),
+    ("legation.server.sessions.record:SessionRecords.delete", 1),
 ]
 
 

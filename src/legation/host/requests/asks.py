@@ -104,25 +104,25 @@ class PendingQuestions(ABC, Generic[A, V, R]):
         """Read what was decided by whoever was asked, which may be anything."""
 
     @abstractmethod
-    def _told(self, inquiry_id: str, asked: A, verdict: V) -> tuple[Payload, R]:
+    def _told(self, question_id: str, asked: A, verdict: V) -> tuple[Payload, R]:
         """Return what is recorded, and what the agent hears."""
 
     @property
     def waiting(self) -> bool:
         return bool(self._open)
 
-    def settle(self, inquiry_id: str, verdict: V) -> bool:
+    def settle(self, question_id: str, verdict: V) -> bool:
         """Answered by somebody who was not asked by us; False: nobody waits for it."""
-        inquiry = self._open.get(inquiry_id)
-        if inquiry is None:
+        question = self._open.get(question_id)
+        if question is None:
             return False
-        self._close(inquiry, verdict)
+        self._close(question, verdict)
         return True
 
-    def asked(self, inquiry_id: str) -> A | None:
+    def asked(self, question_id: str) -> A | None:
         """Return what waits under that id."""
-        inquiry = self._open.get(inquiry_id)
-        return None if inquiry is None else inquiry.asked
+        question = self._open.get(question_id)
+        return None if question is None else question.asked
 
     def cancel_all(self, why: str | None = None) -> None:
         """The turn is over: whoever was asked need not answer any more. `why`: it was cut off."""
@@ -130,57 +130,57 @@ class PendingQuestions(ABC, Generic[A, V, R]):
             over = self.ended("cancelled", "client", "the turn was cancelled or is over")
         else:
             over = self.ended("superseded", "legation", why)
-        for inquiry in list(self._open.values()):
-            decided = self._decided(inquiry) if inquiry.deciding.done() else over
+        for question in list(self._open.values()):
+            decided = self._decided(question) if question.deciding.done() else over
             # Whoever was asked may have cancelled the turn instead of answering.
-            self._close(inquiry, decided if decided.outcome == "cancelled" else over)
+            self._close(question, decided if decided.outcome == "cancelled" else over)
 
     def _begin(
-        self, inquiry_id: str, asked: A, decide: Coroutine[object, object, object]
+        self, question_id: str, asked: A, decide: Coroutine[object, object, object]
     ) -> asyncio.Future[R]:
         """Wait for a decision; what asks was recorded, in its place. Cancelling the answer takes the question back."""
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         deciding, timer = asyncio.create_task(decide), asyncio.create_task(self.clock.sleep(self.limit))
-        inquiry = self._open[inquiry_id] = PendingQuestion(inquiry_id, asked, answer, deciding, timer)
+        question = self._open[question_id] = PendingQuestion(question_id, asked, answer, deciding, timer)
         for ending in (deciding, timer, answer):
-            ending.add_done_callback(partial(self._on_end, inquiry))
+            ending.add_done_callback(partial(self._on_end, question))
         return answer
 
-    def _on_end(self, inquiry: PendingQuestion[A, R], _ended: asyncio.Future[Any]) -> None:
+    def _on_end(self, question: PendingQuestion[A, R], _ended: asyncio.Future[Any]) -> None:
         """Close it by whatever came first: withdrawn, decided, or its time over."""
-        if inquiry.id not in self._open:
+        if question.id not in self._open:
             return
-        if inquiry.answer.cancelled():
-            self._close(inquiry, self._withdrawn())
-        elif inquiry.deciding.done():
-            self._close(inquiry, self._decided(inquiry))
+        if question.answer.cancelled():
+            self._close(question, self._withdrawn())
+        elif question.deciding.done():
+            self._close(question, self._decided(question))
         else:
             late = f"nobody answered within {self.limit:g} s"
-            self._close(inquiry, self.ended("expired", "timeout", late))
+            self._close(question, self.ended("expired", "timeout", late))
 
     def _withdrawn(self) -> V:
         verdict: V = self.ended("superseded", "agent", "the agent no longer waits for the answer")
         return verdict
 
-    def _decided(self, inquiry: PendingQuestion[A, R]) -> V:
-        if inquiry.deciding.cancelled():
+    def _decided(self, question: PendingQuestion[A, R]) -> V:
+        if question.deciding.cancelled():
             return self._failed("gave up")
-        if error := inquiry.deciding.exception():
+        if error := question.deciding.exception():
             _log.error("cannot answer the agent: whoever was asked failed", exc_info=error)
             return self._failed(f"failed ({type(error).__name__})")
-        return self._verdict(inquiry.asked, inquiry.deciding.result())
+        return self._verdict(question.asked, question.deciding.result())
 
-    def _close(self, inquiry: PendingQuestion[A, R], verdict: V) -> None:
-        if self._open.pop(inquiry.id, None) is None:
+    def _close(self, question: PendingQuestion[A, R], verdict: V) -> None:
+        if self._open.pop(question.id, None) is None:
             return  # another was first
-        inquiry.deciding.cancel()
-        inquiry.timer.cancel()
-        verdict = self._withdrawn() if inquiry.answer.cancelled() else verdict
-        recorded, response = self._told(inquiry.id, inquiry.asked, verdict)
+        question.deciding.cancel()
+        question.timer.cancel()
+        verdict = self._withdrawn() if question.answer.cancelled() else verdict
+        recorded, response = self._told(question.id, question.asked, verdict)
         receipt = self.record(recorded)
         self.changed()
-        if not inquiry.answer.done():
-            self._telling.start(_tell(inquiry.answer, receipt, response))
+        if not question.answer.done():
+            self._telling.start(_tell(question.answer, receipt, response))
 
 
 async def _tell(answer: asyncio.Future[R], receipt: Receipt | None, response: R) -> None:
@@ -257,14 +257,14 @@ class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
         return self._failed("gave no decision")
 
     def _told(
-        self, inquiry_id: str, asked: Ask, verdict: Decision
+        self, question_id: str, asked: Ask, verdict: Decision
     ) -> tuple[Payload, RequestPermissionResponse]:
         self._tell_asked(asked)  # it ended before anybody knew when it would
         decision = _possible(asked, verdict)
         self.tell_decided(asked, decision)
         outcome = permission_outcome(asked.options, decision)
         told = outcome.option_id if isinstance(outcome, SelectedOutcome) else None
-        recorded = PermissionAnswered.from_decision(inquiry_id, decision, told)
+        recorded = PermissionAnswered.from_decision(question_id, decision, told)
         return recorded, RequestPermissionResponse(outcome=outcome, meta=_words(decision))
 
 
@@ -358,10 +358,10 @@ class Questions(PendingQuestions[CreateElicitationRequest, QuestionReply, Create
         return QuestionReply("accepted", HANDLER, content=content)
 
     def _told(
-        self, inquiry_id: str, _asked: CreateElicitationRequest, verdict: QuestionReply
+        self, question_id: str, _asked: CreateElicitationRequest, verdict: QuestionReply
     ) -> tuple[Payload, CreateElicitationResponse]:
         recorded = QuestionAnswered(
-            id=inquiry_id,
+            id=question_id,
             outcome=verdict.outcome,
             by=verdict.by,
             content=verdict.content,

@@ -119,12 +119,12 @@ class Asking:
             self._wanted.add(ask.id)
         self._put(ask.id)
 
-    def ended(self, inquiry_id: str) -> None:
+    def ended(self, question_id: str) -> None:
         """Answered, by whomever."""
-        self._asked.pop(inquiry_id, None)
-        self._wanted.discard(inquiry_id)
-        task = self._running.pop(inquiry_id, None)
-        if task is not None and inquiry_id not in self._answering:
+        self._asked.pop(question_id, None)
+        self._wanted.discard(question_id)
+        task = self._running.pop(question_id, None)
+        if task is not None and question_id not in self._answering:
             task.cancel()
 
     def question(self, session_id: str, asked: QuestionAsked) -> None:
@@ -140,8 +140,8 @@ class Asking:
 
     async def stop(self) -> None:
         running = list(self._running.values())
-        for inquiry in [*self._running, *self._asked, *self._wanted]:
-            self.ended(inquiry)
+        for question in [*self._running, *self._asked, *self._wanted]:
+            self.ended(question)
         if running:
             await asyncio.wait(running)
 
@@ -150,24 +150,24 @@ class Asking:
             self._wanted.discard(permission_id)
             self._begin(permission_id, partial(self._ask_permission, *self._asked.pop(permission_id)))
 
-    def _begin(self, inquiry_id: str, ask: Callable[[], Awaitable[None]]) -> None:
+    def _begin(self, question_id: str, ask: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
             try:
                 await ask()
             except TransportClosed:
                 pass  # the client has gone; the inbox has it
             except LegationError as error:  # somebody was faster, or it is not for this credential
-                logger.info("an answer of a client to %s did not count: %s", inquiry_id, error.code)
+                logger.info("an answer of a client to %s did not count: %s", question_id, error.code)
             finally:
-                self._answering.discard(inquiry_id)
-                if self._running.get(inquiry_id) is asyncio.current_task():
-                    del self._running[inquiry_id]
+                self._answering.discard(question_id)
+                if self._running.get(question_id) is asyncio.current_task():
+                    del self._running[question_id]
 
-        if inquiry_id in self._answering:
+        if question_id in self._answering:
             return
-        if (former := self._running.get(inquiry_id)) is not None:  # a client that opens its session again
+        if (former := self._running.get(question_id)) is not None:  # a client that opens its session again
             former.cancel()
-        self._running[inquiry_id] = asyncio.create_task(run(), name=f"legation-asks-{inquiry_id}")
+        self._running[question_id] = asyncio.create_task(run(), name=f"legation-asks-{question_id}")
 
     async def _ask_permission(self, session_id: str, ask: PermissionAsked) -> None:
         self._connection.note_asks()

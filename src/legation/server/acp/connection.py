@@ -296,7 +296,7 @@ class AcpConnection:
             task.cancel()
         await self._asking.stop()
         await self._telling.close()
-        await self.slot.leave()
+        await self.slot.close()
         if running:
             await asyncio.wait(running)
         for session_id in self._methods.followed:

@@ -47,11 +47,11 @@ MESSAGE: Final = "acp-message"
 OPENED: Final = "acp-opened"
 CATCH_UP: Final = 30.0  # seconds that an answer waits for the updates before it: the disk's time
 
-_INQUIRIES: Final = frozenset(
+_QUESTIONS: Final = frozenset(
     kind.event_type() for kind in (PermissionAsked, PermissionAnswered, QuestionAsked, QuestionAnswered)
 )
 # Events that somebody has to look at; the others are updates, or nothing for a client.
-_NOTED: Final = _INQUIRIES | {kind.event_type() for kind in (AgentExited, SessionReset, SessionStatus)}
+_NOTED: Final = _QUESTIONS | {kind.event_type() for kind in (AgentExited, SessionReset, SessionStatus)}
 _RESET: Final = SessionReset.event_type()
 _STATUS: Final = SessionStatus.event_type()
 _FACTS: Final = SetupFacts.event_type()
@@ -171,7 +171,7 @@ class SessionFollower:
     def _keep_open(self, events: list[Event]) -> None:
         """Keep what was asked before this client came, and waits for an answer still."""
         for event in events:
-            if event.type in _INQUIRIES:
+            if event.type in _QUESTIONS:
                 payload = codec.decode(event)
                 if isinstance(payload, PermissionAsked | QuestionAsked):
                     self._open[payload.id] = payload

@@ -178,7 +178,7 @@ class AgentSlot:
         return (await self._agents.hosts.host(self.workspace)).stderr_tail(self.agent_id)
 
     async def retire(self) -> None:
-        """Others who have a session of it wait until it has gone, and get another agent; `leave` follows."""
+        """Others who have a session of it wait until it has gone, and get another agent; `close` follows."""
         self._left = True
         if self.agent_id is not None:
             (await self._agents.hosts.host(self.workspace)).retire_agent(self.agent_id)
@@ -189,12 +189,12 @@ class AgentSlot:
             each is not record for each, _ in self._agents.sessions_in(self, host)
         )
 
-    async def leave(self) -> None:
+    async def close(self) -> None:
         """Stop it for good; what sessions it had stay."""
         self._left = True
         await self.stop()
 
-    async def rest(self) -> None:
+    async def stop_if_idle(self) -> None:
         """Stop it if it is idle."""
         if self._starting.locked():  # which may take minutes, and others are to be looked at
             return
@@ -206,12 +206,12 @@ class AgentSlot:
     def _is_idle(self, host: AcpHost) -> bool:
         now, held = self._agents.clock.monotonic(), self._agents.sessions_in(self, host)
         heads = {session.id: session.stream.head for _, session in held}
-        if heads != self._heads or self._users or not all(_may_rest(*each) for each in held):
+        if heads != self._heads or self._users or not all(_may_stop(*each) for each in held):
             self._heads, self._quiet_since = heads, now
         return 0 < self.idle_after <= now - self._quiet_since
 
 
-def _may_rest(record: SessionRecord, session: Session) -> bool:
+def _may_stop(record: SessionRecord, session: Session) -> bool:
     """INV-I1."""
     if record.at_work or session.busy or session.talk.waiting:
         return False
@@ -318,7 +318,7 @@ class SessionAgents:
             await self.clock.sleep(min(LOOK_EVERY, self._rest_after or LOOK_EVERY))
             for slot in dict.fromkeys(self._running.values()):
                 try:
-                    await slot.rest()
+                    await slot.stop_if_idle()
                 except LegationError as error:
                     logger.warning("cannot stop an agent that is idle, %s: %s", slot.agent, error.message)
 

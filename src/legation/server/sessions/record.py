@@ -423,7 +423,7 @@ class SessionRecords:
         self._known[key] = record
         insort(self._order.setdefault(record.workspace, []), _place(record))
 
-    def bury(self, record: SessionRecord) -> None:
+    def delete(self, record: SessionRecord) -> None:
         """Remove its record; its name stays taken."""
         if self._known.pop((record.workspace, record.id), None) is not None:
             self._order[record.workspace].remove(_place(record))

@@ -422,7 +422,7 @@ class SessionService:
             record.slot = None
             record.let_go(closed=True)
             host.forget_session(record.id)
-        self.records.bury(record)
+        self.records.delete(record)
 
     async def _settle_deleted(self, record: SessionRecord) -> None:
         deletion = record.details.deletion
