@@ -7,7 +7,7 @@ from pathlib import Path
 
 from legation.host.agent import LEFT_AFTER, AgentHomes
 from legation.host.options import AgentDefinition
-from legation.proc import ProcessLauncher
+from legation.proc import ProcessLauncher, Registry
 
 
 def aged(folder: Path) -> Path:
@@ -31,7 +31,7 @@ def test_what_a_killed_host_left_in_temporary_folders_goes_and_homes_stay(tmp_pa
 async def test_while_another_host_has_agents_nothing_goes(tmp_path: Path) -> None:
     places = AgentHomes.open(tmp_path)
     command, tmp = places.command(AgentDefinition(id="a", command="cat"))
-    async with await ProcessLauncher(registry=places.registry).spawn(command):
+    async with await ProcessLauncher(registry=Registry(places.children)).spawn(command):
         aged(tmp)
         AgentHomes.open(tmp_path)
         assert tmp.exists()
