@@ -3,10 +3,9 @@
 import asyncio
 import sys
 
-from legation.wire.acp.content import Text
-
-from legation.host.host import AcpHost
+from legation.host import AcpHost
 from legation.host.options import AgentDefinition, HostOptions
+from legation.wire.acp.updates import Text
 from legation.wire.events import Event
 
 
