@@ -173,7 +173,7 @@ class MessageQueue:
         try:
             while record.details.queue and not record.ended:
                 if record.session is not None and record.session.busy:
-                    await record.session.idle()  # a client of ACP has the word, and may close it
+                    await record.session.talk.idle()  # a client of ACP has the word, and may close it
                 else:
                     await self._next(record)
         except LegationError as error:
