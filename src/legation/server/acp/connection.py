@@ -99,6 +99,10 @@ class AcpConnection:
         """Capabilities that the client named."""
         return self.kept.client_capabilities
 
+    @property
+    def followed(self) -> list[str]:
+        return self._methods.followed
+
     def wanted(self, permission_id: str) -> None:
         """Ask the client what somebody must answer, if its credential decides anything at all."""
         if self._decides:
@@ -210,7 +214,7 @@ class AcpConnection:
     async def _explained(self, error: Exception, params: bytes) -> RpcError:
         """Add how the agent's process went, where that is why; a client that has no session hears of it here."""
         ended = await self._methods.how_it_ended(error, params) or exit_of(error)
-        if ended is not None and not self._methods.followed:
+        if ended is not None and not self.followed:
             self._tell_exit(ended)
         return rpc_error(error, ended, await self.slot.stderr())
 
@@ -299,7 +303,7 @@ class AcpConnection:
         await self.slot.close()
         if running:
             await asyncio.wait(running)
-        for session_id in self._methods.followed:
+        for session_id in self.followed:
             self.clients.remove(self.workspace, session_id, self)
         await self._methods.stop()
 
