@@ -152,7 +152,7 @@ class AcpMethods:
         given = read(params, LoadRequest)
         place, known = await self._place(given), self._known(given.session_id)
         if known is None:
-            known = await self._sessions.import_session(self._slot, given.session_id, place)
+            known = await self._sessions.agents.import_session(self._slot, given.session_id, place)
         session = await self._sessions.agents.attach(known, slot=self._slot, place=place, reopens=True)
         return await self._opened(session, SessionFollower.replay)
 

@@ -33,6 +33,7 @@ from legation.server.sessions.secrets import SealedServers
 from legation.tasks import TaskSet
 from legation.wire.acp.methods import McpServer
 from legation.wire.api.agents import Liveness
+from legation.wire.api.sessions import NewSession
 from legation.wire.event_types import AgentUpdated
 
 if TYPE_CHECKING:
@@ -348,12 +349,10 @@ class SessionAgents:
         self,
         workspace: str,
         session_id: str,
+        new: NewSession,
         details: Details,
         place: SessionPlace,
-        *,
         slot: AgentSlot | None,
-        title: str | None = None,
-        version: str | None = None,
         forks: str | None = None,
     ) -> SessionRecord:
         """Create a session with an agent that is set as the details say, or none at all. `forks` is what the agent calls
@@ -365,7 +364,7 @@ class SessionAgents:
         host = await self.hosts.host(workspace)
         # A client of ACP, whose slot it is, chooses among what it is offered.
         wanted = Wanted.of(details) if slot is None else Wanted()
-        slot = slot or self._own_slot(workspace, details.agent, place.cwd, version)
+        slot = slot or self._own_slot(workspace, details.agent, place.cwd, new.agent_version)
 
         async def prepare(opening: OpenedSession) -> None:
             nonlocal details
@@ -381,7 +380,7 @@ class SessionAgents:
                     mcp_servers=place.mcp,
                     additional_directories=place.directories,
                     session_id=session_id,
-                    title=title,
+                    title=new.title,
                     details=lambda: details.plain(),
                     prepare=prepare,
                     forks=forks,
@@ -414,17 +413,21 @@ class SessionAgents:
 
     async def import_session(self, slot: AgentSlot, session_id: str, place: SessionPlace) -> SessionRecord:
         """Take over one that only the agent knows. Whoever gives that up may find that it is there, all of it."""
-        host = await self.hosts.host(slot.workspace)
-        agent_id = (await slot.start()).agent_id
-
-        details = foreign(slot.agent, self.clock.now_ms())
-        try:
-            await host.resume_or_load(agent_id, session_id, place)
-        except asyncio.CancelledError:
-            if host.get_session(session_id) is not None:
-                self._made(slot, host.session(session_id), details)
-            raise
-        return self._made(slot, host.session(session_id), details)
+        with self._records.claim(slot.workspace, session_id), slot.joining():
+            host = await self.hosts.host(slot.workspace)
+            agent_id = (await slot.start()).agent_id
+            details = foreign(slot.agent, self.clock.now_ms())
+            try:
+                await host.resume_or_load(agent_id, session_id, place)
+            except asyncio.CancelledError:
+                if host.get_session(session_id) is not None:
+                    self._made(slot, host.session(session_id), details)
+                raise
+            record = self._made(slot, host.session(session_id), details)
+        await self._records.save(record, record.details)
+        if place.mcp:
+            await self.seal(record, place.mcp)
+        return record
 
     async def attach(
         self,

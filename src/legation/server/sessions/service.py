@@ -176,16 +176,9 @@ class SessionService:
             async with self._secrets.sealed(
                 workspace, servers, lambda: self.records.known(workspace, session_id) is not None
             ) as sealed:
-                record = await self.agents.create(
-                    workspace,
-                    session_id,
-                    replace(details, sealed=sealed),
-                    place,
-                    slot=slot,
-                    title=new.title,
-                    version=new.agent_version,
-                    forks=former.meta.agent_session_id if former else None,
-                )
+                details = replace(details, sealed=sealed)
+                forks = former.meta.agent_session_id if former else None
+                record = await self.agents.create(workspace, session_id, new, details, place, slot, forks)
         except BaseException:
             # With the skills that were put there: the name may be another's next.
             if own is not None and self.records.known(workspace, session_id) is None:
@@ -246,15 +239,6 @@ class SessionService:
                 f"cannot make a folder for session {session_id}: {error.strerror}; mend that, or give a directory"
             ) from error
         return own, own
-
-    async def import_session(self, slot: AgentSlot, session_id: str, place: SessionPlace) -> SessionRecord:
-        """Take over one that only the agent knows."""
-        with self.records.claim(slot.workspace, session_id), slot.joining():
-            record = await self.agents.import_session(slot, session_id, place)
-        await self.records.save(record, record.details)
-        if place.mcp:
-            await self.agents.seal(record, place.mcp)
-        return record
 
     # Spoken to.
 
