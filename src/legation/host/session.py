@@ -160,9 +160,8 @@ class Session:
         self.offers = Offers()
         self.modes = AskingModes()  # what is known of its agent's
         self._put_back = 0
-        self._stuck_in: str | None = (
-            None  # a mode in which it does not ask, and which it could not be brought out of
-        )
+        # A mode in which it does not ask, and which it could not be brought out of.
+        self._stuck_in: str | None = None
         self.exit: AgentExitedEvent | None = None  # of its last agent, where that has ended
         self._owner: Agent | None = None  # whose process is, or was, the one below
         self.process: Driver | None = None  # of its agent, to be told from the next

@@ -164,9 +164,8 @@ _WRITING = frozenset(("edit", "move", "other"))  # kinds of a permission to writ
 _RUNNING = frozenset(("execute", "other"))
 # A shell of another folder may be anything.
 _BY_SHELL: Final = re.compile(r"(?:/bin/|/usr/bin/)?(?:sh|bash|dash|zsh)[ \t]+-l?c[ \t]+(?=\S)")
-LONGEST_SPLIT = (
-    8192  # characters of a command that is taken apart: of a long one that takes the square of its length
-)
+# Characters of a command that is taken apart: of a long one that takes the square of its length.
+LONGEST_SPLIT = 8192
 
 
 # By which a call is judged, as they are spelt on the wire and here.

@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
 MOST_SERVERS: Final = 200  # of one workspace, each with a process
 IDLE: Final = 900.0  # seconds without a reader, a message or a request at work: a client's time to come back
-END_LIMIT: Final = (
-    15.0  # seconds that a new connection waits for the end of one of its name: that one's agent's time
-)
+# Seconds that a new connection waits for the end of one of its name: that one's agent's time.
+END_LIMIT: Final = 15.0
 
 _SERVER_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _STOPPING: Final = "cannot go on: the server stops; try again when it is back"

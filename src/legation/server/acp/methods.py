@@ -405,9 +405,8 @@ def capabilities(of_agent: Mapping[str, object]) -> dict[str, object]:
     return {**of_agent, "loadSession": reopens, "sessionCapabilities": can}
 
 
-EXIT_WORD: Final = (
-    2.0  # seconds from the failure of a call to the word how the process ended: the host's time
-)
+# Seconds from the failure of a call to the word how the process ended: the host's time.
+EXIT_WORD: Final = 2.0
 KEPT: Final = 256  # of sessions that are over: as many as requests at once
 
 

@@ -35,9 +35,8 @@ from legation.wire.universal.output import json_text
 
 # What each of these modes lets pass without asking, as kinds of calls; None: all. The other modes ask.
 GRANTED: Final[dict[str, list[str] | None]] = {"acceptEdits": ["edit"], "bypass": None}
-ASKED_LIMIT: Final = (
-    10.0  # seconds from a permission in the log to its approval in the database: the disk's time
-)
+# Seconds from a permission in the log to its approval in the database: the disk's time.
+ASKED_LIMIT: Final = 10.0
 ASKED_PAUSE: Final = 0.02
 
 

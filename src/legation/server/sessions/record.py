@@ -131,9 +131,8 @@ class Details(StoredStruct):
     queue: tuple[QueuedMessage, ...] = ()
     begun: Begun | None = None
     deletion: Deletion | None = None
-    prompted: int | None = (
-        None  # a client of ACP has the word: what the log has of its turn stands above that
-    )
+    # A client of ACP has the word: what the log has of its turn stands above that.
+    prompted: int | None = None
     cut: CutTurn | None = None  # until the next turn begins
     continues: str | None = None
     untold: bool = False  # its agent has not heard what was said in the session that it continues

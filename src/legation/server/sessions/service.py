@@ -103,7 +103,10 @@ class SessionService:
         granted = await self.approvals.sessions_with_grants(await self._database.read(_workspaces))
         for record in self.records:
             if record.details.deletion is not None:
-                await self._bring_deletion_to_its_end(record)
+                try:
+                    await self._delete(record)
+                except LegationError as error:  # nobody sees the session, and the next start tries again
+                    logger.warning("cannot remove all of a deleted session, %s: %s", record.id, error.message)
                 continue
             has_grants = (record.workspace, record.id) in granted
             details = record.details
@@ -418,12 +421,6 @@ class SessionService:
         await self._database.transact(
             audit.record, by, "session.deleted", _plain(record.id), {}, deletion.at, row_id=deletion.audit_id
         )
-
-    async def _bring_deletion_to_its_end(self, record: SessionRecord) -> None:
-        try:
-            await self._delete(record)
-        except LegationError as error:  # nobody sees the session, and the next start tries again
-            logger.warning("cannot remove all of a deleted session, %s: %s", record.id, error.message)
 
     async def _settle(self, by: Principal, record: SessionRecord, now: int) -> None:
         """End what was granted or entrusted to it, and what still waits in its name."""
