@@ -89,9 +89,7 @@ class PendingQuestions(ABC, Generic[A, V, R]):
     _open: dict[str, PendingQuestion[A, R]] = field(default_factory=dict, init=False)
     _telling: TaskSet = field(default_factory=lambda: TaskSet("legation-answers"), init=False)
 
-    ended: ClassVar[
-        Callable[[Any, str, str], Any]
-    ]  # a verdict of nobody who was asked: outcome, by whom, why
+    ended: ClassVar[type[Any]]  # made of an outcome, by whom and why, where nobody who was asked decided
     failed: ClassVar[tuple[str, str]]  # who was asked and gave no answer, and the outcome then
 
     def _failed(self, how: str) -> V:
