@@ -88,7 +88,7 @@ async def test_an_agent_that_does_not_read_gets_no_more_notifications(
     assert (await talk.call("POST", "/v1/acp/c", note)).status_code == 202
     with pytest.raises(Unavailable):
         await host.tell_agent(agent.agent_id, "_example/note", {})
-    assert client.agent == "rehearsal"
+    assert client.slot.agent == "rehearsal"
 
 
 async def test_a_message_held_back_does_not_outlive_its_credential(talk: SessionClient) -> None:
