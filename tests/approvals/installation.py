@@ -15,7 +15,7 @@ from legation.approvals.trace.chain import Chain, Ledger, Report, verify
 from legation.approvals.trace.entries import TraceFilter
 from legation.approvals.trace.step import new_trace_id
 from legation.approvals.transitions import Transitions, get
-from legation.store.database.transaction import Database, Rows, Transaction, parse
+from legation.store.database.transaction import Database, Queries, Rows, Transaction, parse, rows
 from legation.store.identity import members, tokens, users
 from legation.store.secrets.sealer import Sealer
 from legation.wire.action import Action
@@ -115,6 +115,10 @@ class Installation:
 
     async def verify(self) -> Report:
         return await verify(self.database, self.sealer, "local", SERVER)
+
+    async def open_waiters(self) -> list[str]:
+        """Whom anything open waits for."""
+        return [row["waiter"] for row in await self.database.read(rows, Queries("approvals").waiters())]
 
     async def sql(self, text: str) -> Rows:
         """As somebody who can write the database would."""

@@ -28,7 +28,7 @@ from legation.approvals.approval import (
     ApprovalAnswer,
     ApprovalState,
 )
-from legation.approvals.transitions import expire_due, get, open_waiters, supersede
+from legation.approvals.transitions import expire_due, get, supersede
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, InvalidParams, NotFound
 from legation.wire.action import Action
 
@@ -311,10 +311,10 @@ async def test_d15_what_a_dead_process_waited_for_is_superseded_and_says_so(
     for approval in (approved, used):
         await installation.answer(approval)
     await installation.consume(used)
-    assert await open_waiters(installation.database) == ["ins_dead", "run_1"]
+    assert await installation.open_waiters() == ["ins_dead", "run_1"]
     ended = await supersede(installation.ledger, installation.approvals, ["ins_dead", "ins_other"], NOW + 5)
     assert {approval.id for approval in ended} == {pending.id, approved.id}
-    assert await open_waiters(installation.database) == ["run_1"]
+    assert await installation.open_waiters() == ["run_1"]
     with pytest.raises(AlreadyAnswered) as caught:
         await installation.answer(pending)
     assert caught.value.data == {"status": "superseded"}

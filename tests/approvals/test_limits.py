@@ -13,10 +13,11 @@ from tests.approvals.installation import NOW
 from tests.store.database.databases import Either
 from tests.store.installation import add_workspaces
 
-from legation.approvals.limits import DAY_MS, KEPT_MS, LimitHit, Loops, billionths, charge, forget, peek, take
+from legation.approvals.limits import DAY_MS, KEPT_MS, LimitHit, Loops, billionths, charge, peek, take
 from legation.approvals.policy.load import load_text
 from legation.approvals.policy.rules import Loop, NameSet, PolicyLimits, Spend
 from legation.errors import InvalidParams
+from legation.store.counters import forget
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Rows, Transaction
 from legation.testing.clock import FakeClock

@@ -100,11 +100,6 @@ def peek(
     return worst([look.hit for look in looks])
 
 
-def forget(now_ms: int) -> Transaction[int]:
-    """Delete counters whose time is over; call again while it is `counters.FORGET_BATCH` of them."""
-    return (yield from counters.forget(now_ms))
-
-
 def worst(hits: Sequence[LimitHit | None]) -> LimitHit | None:
     """Choose the one that holds longest, so that whoever comes again after its time is not refused by the next."""
     found = [hit for hit in hits if hit is not None]

@@ -201,13 +201,6 @@ class ApprovalQueue:
         ending = self.ledger.transact(workspace, work, workspace, tuple(ids), reason, now)
         return await self._end(ending, StepKind.CANCELLED)
 
-    async def cancel_session(
-        self, workspace: str, session: str, turn: str | None, reason: Reason
-    ) -> list[Approval]:
-        work, now = self.life.cancel_session, self.clock.now_ms()
-        ending = self.ledger.transact(workspace, work, workspace, session, turn, reason, now)
-        return await self._end(ending, StepKind.CANCELLED)
-
     async def supersede_session(self, workspace: str, session: str) -> list[Approval]:
         """End what still waits and names a session that is closed."""
         work, now = self.life.supersede_session, self.clock.now_ms()

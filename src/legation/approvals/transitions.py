@@ -55,7 +55,6 @@ from legation.approvals.trace.step import (
 from legation.errors import AlreadyAnswered, Conflict, InvalidParams, LegationError, NotFound
 from legation.store.database.transaction import (
     Dangling,
-    Database,
     Duplicate,
     Queries,
     Rows,
@@ -560,11 +559,6 @@ async def supersede_revoked(ledger: Ledger, transitions: Transitions, now_ms: in
         )
         ended += await _end_found(ledger, transitions, left, ApprovalChange.SUPERSEDE, now_ms, "revoked")
     return ended
-
-
-async def open_waiters(database: Database) -> list[str]:
-    """List whom anything open waits for: the caller knows which of them live."""
-    return [row["waiter"] for row in await database.read(rows, _SQL.waiters())]
 
 
 async def _end_found(

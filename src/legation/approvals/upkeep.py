@@ -14,7 +14,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from legation.approvals import limits
 from legation.approvals.approval import Approval, read
 from legation.approvals.execute import give_up
 from legation.approvals.grants import ids_in
@@ -24,7 +23,7 @@ from legation.approvals.request import OnCallEnded
 from legation.approvals.trace.step import StepKind
 from legation.clock import Clock
 from legation.errors import LegationError
-from legation.store.counters import FORGET_BATCH
+from legation.store import counters
 from legation.store.database.transaction import Queries, Rows, Transaction, rows
 from legation.tasks import TaskSet
 
@@ -154,7 +153,7 @@ def _changes(
 async def _forget_old(queue: ApprovalQueue) -> None:
     now, database = queue.clock.now_ms(), queue.ledger.database
     await database.transact(forget_attendance, now)
-    while await database.transact(limits.forget, now) == FORGET_BATCH:
+    while await database.transact(counters.forget, now) == counters.FORGET_BATCH:
         pass
 
 

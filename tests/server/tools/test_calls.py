@@ -213,8 +213,8 @@ async def test_a_limit_is_429_and_says_when_to_come_back_if_that_helps(
 
 async def test_what_somebody_took_back_is_409_and_may_be_asked_again(embedded: Calls) -> None:
     waiting = embedded.start("db.write", NOTHING, x_session_id="ses_1")
-    await embedded.waiting()
-    await embedded.rig.services.inbox.cancel_session("local", "ses_1", None, "session-closed")
+    approval = await embedded.waiting()
+    await embedded.rig.services.inbox.cancel("local", [approval.id], "session-closed")
     answer = await asyncio.wait_for(waiting, LIMIT)
     assert (answer.status_code, answer.json()["data"]["outcome"]) == (409, "cancelled")
     assert answer.json()["detail"].endswith("ask again")
