@@ -430,8 +430,8 @@ def _rule(source: SourceFile, node: Node, policy: str, rule_id: str, limits: Pol
     tools = source.globs(parts["tools"], "`tools`") if "tools" in parts else (EVERY,)
     kinds = source.words(parts["kind"], "kind", TOOL_KINDS) if "kind" in parts else ()
     when = read_condition(source, parts["when"]) if "when" in parts else None
-    ruling = source.word(parts["action"], "action", RULE_ACTIONS)
-    verdict = _verdict(source, parts, policy, rule_id, cast("RuleAction | None", ruling) or "deny", limits)
+    action = source.word(parts["action"], "action", RULE_ACTIONS)
+    verdict = _verdict(source, parts, policy, rule_id, cast("RuleAction | None", action) or "deny", limits)
     return Rule(verdict, NameSet(tools), frozenset(kinds), when, source.place(node))
 
 
@@ -440,11 +440,11 @@ def _verdict(
     parts: dict[str, Node],
     policy: str,
     rule_id: str,
-    ruling: RuleAction,
+    action: RuleAction,
     limits: PolicyLimits,
 ) -> Verdict:
     for key in ("timeout", "on_timeout", "reviewers"):
-        if key in parts and ruling not in _ASKING:
+        if key in parts and action not in _ASKING:
             source.report(
                 parts[key].line,
                 f"`{key}` in a rule that asks nobody; leave it out, or write action: supervisor",
@@ -452,7 +452,7 @@ def _verdict(
     if "on_timeout" in parts:
         source.word(parts["on_timeout"], "on_timeout", ("deny",))
     return Verdict(
-        action=ruling,
+        action=action,
         policy=policy,
         rule=rule_id,
         reason=f"rule {rule_id} of policy {policy} matches",
