@@ -336,10 +336,12 @@ def move(confinement: Confinement, source: str, target: str, *, overwrite: bool)
                 raise InvalidParams(
                     "cannot move a folder into itself or onto one above it; choose another place"
                 )
-            if not overwrite:
-                _move_to_nothing(here, there, target)
-            else:
+            if overwrite:
                 _replace(confinement, here, there, moved)
+            elif not _rename_to_nothing(here, there):
+                raise Conflict(
+                    f"cannot move to {shown(target)}: something stands there; choose another name, or send overwrite"
+                )
             return here.path, there.path
 
 
@@ -347,26 +349,19 @@ def _inside(one: ConfinedEntry, other: ConfinedEntry) -> bool:
     return len(one.parts) < len(other.parts) and other.parts[: len(one.parts)] == one.parts
 
 
-def _move_to_nothing(here: ConfinedEntry, there: ConfinedEntry, target: str) -> None:
-    try:
-        _rename_to_nothing(here, there)
-    except FileExistsError:
-        raise Conflict(
-            f"cannot move to {shown(target)}: something stands there; choose another name, or send overwrite"
-        ) from None
-
-
-def _rename_to_nothing(here: ConfinedEntry, there: ConfinedEntry) -> None:
+def _rename_to_nothing(here: ConfinedEntry, there: ConfinedEntry) -> bool:
+    """Rename; False if something stands there."""
     if (rename := _renameat2()) is not None:
         failed = rename(here.at, os.fsencode(here.name), there.at, os.fsencode(there.name), _NO_REPLACE)
         number = ctypes.get_errno() if failed else 0
-        if not number:
-            return
+        if number in (0, errno.EEXIST):
+            return not number
         if number not in _NOT_KNOWN:
             raise OSError(number, os.strerror(number))
     if there.look_if_there() is not None:
-        raise FileExistsError(errno.EEXIST, "something stands there")
+        return False
     os.rename(here.name, there.name, src_dir_fd=here.at, dst_dir_fd=there.at)
+    return True
 
 
 @cache

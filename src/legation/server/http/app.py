@@ -89,7 +89,7 @@ class _Node:
         return None
 
 
-class Router:
+class RouteTable:
     """Find the operations of a path: in a dictionary of fixed paths, then in a tree of segments for the templates.
 
     A fixed segment is preferred to a parameter. The raw path is matched, so that `%2F` is part of a segment."""
@@ -252,7 +252,7 @@ class App:
     ) -> None:
         self.operations = tuple(operations)
         self.document = document
-        self._router = Router(operations)
+        self._table = RouteTable(operations)
         self._services = services
         self._authenticate = authenticate
         self._bodies = BodyReader()
@@ -299,7 +299,7 @@ class App:
     ) -> Written | Response:
         self._hosts.check(scope["headers"], scope.get("http_version", "1.1"))
         raw_path = scope.get("raw_path")  # optional in ASGI
-        found = self._router.find(scope["path"].encode() if raw_path is None else raw_path)
+        found = self._table.find(scope["path"].encode() if raw_path is None else raw_path)
         if found is None:
             raise NotFound("cannot find this address; /openapi.json lists those there are")
         resource, path, broken = found
@@ -317,7 +317,7 @@ class App:
         if broken is not None:
             raise broken
         arguments: dict[str, object] = {}
-        query = b"" if operation.any_query else scope["query_string"]
+        query = b"" if operation.unread else scope["query_string"]
         if operation.parameters or query:
             arguments = read_parameters(operation.parameters, path, query, scope["headers"])
         if operation.body is not None:

@@ -71,19 +71,19 @@ def expectation(error: msgspec.DecodeError, kind: object) -> tuple[str, str]:
 
 def _at(kind: object, path: str) -> list[shape.Type]:
     """List every type that the schema allows at the path."""
-    found = list(_flat(shape.type_info(kind)))
-    for step in _STEP.finditer(path):
-        found = [deeper for each in found for inner in _step(each, step) for deeper in _flat(inner)]
-    return found
+    return [flat for each in _reached(kind, path) for flat in _flat(each)]
 
 
 def _description(kind: object, path: str) -> str | None:
     """Find the words of the type itself to people, in place of its pattern."""
-    steps = list(_STEP.finditer(path))
+    return next((text for each in _reached(kind, path) for text in _descriptions(each)), None)
+
+
+def _reached(kind: object, path: str) -> list[shape.Type]:
     found = [shape.type_info(kind)]
-    for step in steps:
+    for step in _STEP.finditer(path):
         found = [inner for each in found for flat in _flat(each) for inner in _step(flat, step)]
-    return next((text for each in found for text in _descriptions(each)), None)
+    return found
 
 
 def _descriptions(kind: shape.Type) -> Iterator[str]:

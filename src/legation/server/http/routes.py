@@ -140,7 +140,7 @@ class RouteOptions(TypedDict, total=False):
     takes: str  # the media type of a body that the handler reads itself, as it arrives, from `call.request`
     listed: bool  # False: not part of the OpenAPI document
     body_bytes: int  # the longest `body`, where the limit of the settings is too small for what it is for
-    any_query: bool  # a query is not looked at; else one that is not declared is refused
+    unread: bool  # neither the path's parameters nor the query are looked at; else all of them are declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ class Operation:
     takes: str | None = None
     listed: bool = True
     body_bytes: int = 0
-    any_query: bool = False
+    unread: bool = False
 
 
 class Routes:
@@ -209,7 +209,7 @@ def _declare(
 ) -> Operation:
     """Read a handler's signature. One that cannot be served fails here, never at the first request."""
     try:
-        hints, parameters, body = _signature(handler, method, path)
+        hints, parameters, body = _signature(handler, method, path, unread=options.get("unread", False))
         if "takes" in options and (body is not None or method in _BODYLESS):
             raise _Refused("a body that the handler reads itself leaves none for `body`, and a GET has none")
         answer, passes_through = _answer(hints["return"])
@@ -243,7 +243,7 @@ class _Refused(Exception):
 
 
 def _signature(
-    handler: Handler, method: Method, path: str
+    handler: Handler, method: Method, path: str, *, unread: bool
 ) -> tuple[dict[str, object], tuple[Parameter, ...], JsonBody | None]:
     if not _PATH.fullmatch(path):
         raise _Refused("write the path as /v1/things/{id}, with no slash at its end")
@@ -254,7 +254,7 @@ def _signature(
     if hints.get(first) is not Call:
         raise _Refused("let `call: Call` be the first parameter")
     del declared[first]
-    in_path = re.findall(r"\{(\w+)\}", path)
+    in_path = [] if unread else re.findall(r"\{(\w+)\}", path)
     absent = [name for name in in_path if name not in declared]
     if absent:
         raise _Refused(f"add a parameter for {', '.join(absent)} of the path")

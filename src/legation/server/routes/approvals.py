@@ -20,7 +20,7 @@ from legation.approvals.isolation import hide, is_isolated
 from legation.approvals.listing import ApprovalFilter
 from legation.approvals.transitions import get
 from legation.errors import AlreadyAnswered, Conflict, NotFound
-from legation.server.http.routes import Call, Reply, Routes, needs
+from legation.server.http.routes import Call, Reply, RouteOptions, Routes, needs
 from legation.server.routes.page import PageLimit, listed
 from legation.wire.api.approvals import (
     ApprovalDetail,
@@ -44,6 +44,11 @@ _NO_APPROVE: Final = Approve()
 _NO_RESOLUTION: Final = Resolution()
 _NO_ESCALATION: Final = Escalation()
 _NO_CLAIM: Final = ClaimBody()
+
+ANSWERS: Final[RouteOptions] = {
+    "access": needs("approve"),
+    "errors": (NotFound, Conflict, AlreadyAnswered),
+}
 
 V = TypeVar("V", bound=ApprovalView)
 
@@ -83,9 +88,7 @@ async def read_approval(call: Call, approval: str) -> ApprovalDetail:
     return _shown(call, found)
 
 
-@routes.post(
-    "/approvals/{approval}/approve", access=needs("approve"), errors=(NotFound, Conflict, AlreadyAnswered)
-)
+@routes.post("/approvals/{approval}/approve", **ANSWERS)
 async def approve(call: Call, approval: str, body: Approve = _NO_APPROVE) -> ApprovalView:
     """Approve: the call that waits goes on. The first answer stands; every later one is a 409 that says whose it was.
 
@@ -104,38 +107,28 @@ async def approve(call: Call, approval: str, body: Approve = _NO_APPROVE) -> App
     return await _view(call, await _first(call, approval, "approve", work))
 
 
-@routes.post(
-    "/approvals/{approval}/deny", access=needs("approve"), errors=(NotFound, Conflict, AlreadyAnswered)
-)
+@routes.post("/approvals/{approval}/deny", **ANSWERS)
 async def deny(call: Call, approval: str, body: Resolution = _NO_RESOLUTION) -> ApprovalView:
     """Deny: the agent is refused, and is told `message`, or else `reasoning`. Otherwise as approve."""
     work = call.services.inbox.resolve(call.principal, approval, _answer(body, approves=False))
     return await _view(call, await _first(call, approval, "deny", work))
 
 
-@routes.post(
-    "/approvals/{approval}/escalate", access=needs("approve"), errors=(NotFound, Conflict, AlreadyAnswered)
-)
+@routes.post("/approvals/{approval}/escalate", **ANSWERS)
 async def escalate(call: Call, approval: str, body: Escalation = _NO_ESCALATION) -> ApprovalView:
     """Leave it to a person: from then on only a person may answer it. One that is with a person stays there."""
     work = call.services.inbox.escalate(call.principal, approval, body.reasoning)
     return await _view(call, await _first(call, approval, "escalate", work))
 
 
-@routes.post(
-    "/approvals/{approval}/claim", access=needs("approve"), errors=(NotFound, Conflict, AlreadyAnswered)
-)
+@routes.post("/approvals/{approval}/claim", **ANSWERS)
 async def claim(call: Call, approval: str, body: ClaimBody = _NO_CLAIM) -> ApprovalView:
     """Look at it alone: other supervisors get 409 until it is answered or the lease ends. A person never does."""
     work = call.services.inbox.claim(call.principal, approval, body.lease_seconds * 1000)
     return await _view(call, await _first(call, approval, "claim", work))
 
 
-@routes.post(
-    "/approvals/groups/{group}/approve",
-    access=needs("approve"),
-    errors=(NotFound, Conflict, AlreadyAnswered),
-)
+@routes.post("/approvals/groups/{group}/approve", **ANSWERS)
 async def approve_group(call: Call, group: str, body: Resolution = _NO_RESOLUTION) -> GroupAnswered:
     """Approve all pending ones that ask for the very same; `group` is a member of each.
 
@@ -143,9 +136,7 @@ async def approve_group(call: Call, group: str, body: Resolution = _NO_RESOLUTIO
     return await _answer_group(call, group, body, approves=True)
 
 
-@routes.post(
-    "/approvals/groups/{group}/deny", access=needs("approve"), errors=(NotFound, Conflict, AlreadyAnswered)
-)
+@routes.post("/approvals/groups/{group}/deny", **ANSWERS)
 async def deny_group(call: Call, group: str, body: Resolution = _NO_RESOLUTION) -> GroupAnswered:
     """Deny all pending ones that ask for the very same; as approving a group."""
     return await _answer_group(call, group, body, approves=False)

@@ -21,7 +21,7 @@ from legation.approvals.policy.document import Problems
 from legation.approvals.policy.load import files_of
 from legation.errors import Conflict, Forbidden, LegationError, Unavailable
 from legation.server.http.response import PROBLEM_MEDIA
-from legation.server.http.routes import OPEN, Call, Handler, Routes, needs
+from legation.server.http.routes import OPEN, Call, Routes, needs
 from legation.settings import Settings, config_file
 from legation.store.audit import record
 from legation.store.backup import Written, archive
@@ -197,7 +197,7 @@ def _numbered(folder: str, files: list[Path]) -> Iterator[Written]:
         yield f"{folder}/{plain if plain == file.name else f'{number}-{plain}'}", file
 
 
-def _declare(path: str, words: str) -> None:
+def _leave_out(path: str, words: str) -> None:
     async def left_out(call: Call) -> Response:
         """Say that Legation leaves it out."""
         members = {
@@ -209,41 +209,13 @@ def _declare(path: str, words: str) -> None:
         }
         return Response(msgspec.json.encode(members), status_code=501, media_type=PROBLEM_MEDIA)
 
-    async def left_out_1(call: Call, a: str) -> Response:
-        """Say that Legation leaves it out."""
-        del a
-        return await left_out(call)
-
-    async def left_out_2(call: Call, a: str, b: str) -> Response:
-        """Say that Legation leaves it out."""
-        del a, b
-        return await left_out(call)
-
-    async def left_out_3(call: Call, a: str, b: str, c: str) -> Response:
-        """Say that Legation leaves it out."""
-        del a, b, c
-        return await left_out(call)
-
-    async def left_out_4(call: Call, a: str, b: str, c: str, d: str) -> Response:
-        """Say that Legation leaves it out."""
-        del a, b, c, d
-        return await left_out(call)
-
-    handlers: tuple[Handler, ...] = (left_out, left_out_1, left_out_2, left_out_3, left_out_4)
-    for depth, handler in enumerate(handlers):
-        below = "".join(f"/{{{name}}}" for name in "abcd"[:depth])
-        for route in (
-            left_out_routes.get,
-            left_out_routes.post,
-            left_out_routes.put,
-            left_out_routes.patch,
-            left_out_routes.delete,
-        ):
-            declared = route(
-                path + below, access=OPEN, status=501, media=PROBLEM_MEDIA, listed=False, any_query=True
+    declare = left_out_routes
+    for below in ("", "/{a}", "/{a}/{b}", "/{a}/{b}/{c}", "/{a}/{b}/{c}/{d}"):
+        for route in (declare.get, declare.post, declare.put, declare.patch, declare.delete):
+            route(path + below, access=OPEN, status=501, media=PROBLEM_MEDIA, listed=False, unread=True)(
+                left_out
             )
-            declared(handler)
 
 
 for _path, _words in LEFT_OUT.items():
-    _declare(_path, _words)
+    _leave_out(_path, _words)

@@ -3,6 +3,8 @@
 Their events are of `event_routes`: pages, a live body, and the body of one turn. See docs/session-events.md.
 """
 
+# ruff: noqa: A002 - an id is spelt as in the path
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -72,7 +74,7 @@ async def list_sessions(call: Call, limit: Limit = None, cursor: Cursor = None) 
 
 
 @routes.post("/v1/sessions/{id}", access=needs("operate"), errors=(Conflict, NotFound, *STARTING))
-async def create_session(call: Call, id: str, body: NewSession) -> SessionCreated:  # noqa: A002 - spelt as in the path
+async def create_session(call: Call, id: str, body: NewSession) -> SessionCreated:
     """Start a session under an id of the caller's choice; the agent runs when this answers.
 
     An agent that is locked and missing is installed first, which may take minutes. The permission modes `acceptEdits`
@@ -82,7 +84,7 @@ async def create_session(call: Call, id: str, body: NewSession) -> SessionCreate
 
 
 @routes.get("/v1/sessions/{id}", access=needs("read"), errors=(NotFound,))
-async def read_session(call: Call, id: str) -> SessionInfo:  # noqa: A002
+async def read_session(call: Call, id: str) -> SessionInfo:
     """One session: how it is set, whether a turn runs, how its agent ended if it did."""
     return _record(call, id).info()
 
@@ -92,7 +94,7 @@ async def read_session(call: Call, id: str) -> SessionInfo:  # noqa: A002
     access=needs("operate"),
     errors=(NotFound, Conflict, SessionClosed, *STARTING),
 )
-async def change_session(call: Call, id: str, body: SessionChange) -> SessionInfo:  # noqa: A002
+async def change_session(call: Call, id: str, body: SessionChange) -> SessionInfo:
     """Change the mode, the model, the variant, the permission mode or the title, also while a turn runs."""
     return await call.services.sessions.change(call.principal, _record(call, id), body)
 
@@ -103,7 +105,7 @@ async def change_session(call: Call, id: str, body: SessionChange) -> SessionInf
     errors=(NotFound, Conflict, SessionClosed, RateLimited, StorageFailed),
     body_bytes=MOST_QUEUED_SIZE,
 )
-async def send_message(call: Call, id: str, body: NewMessage) -> None:  # noqa: A002
+async def send_message(call: Call, id: str, body: NewMessage) -> None:
     """Say something to the agent. Answers when the message is accepted; the events say what becomes of it.
 
     While a turn runs it waits, and messages are taken in their order. Without a running agent one is started and goes
@@ -117,7 +119,7 @@ async def send_message(call: Call, id: str, body: NewMessage) -> None:  # noqa: 
     errors=(NotFound, Conflict, SessionClosed, CapabilityUnsupported),
     body_bytes=MOST_QUEUED_SIZE,
 )
-async def steer_turn(call: Call, id: str, body: Words) -> None:  # noqa: A002
+async def steer_turn(call: Call, id: str, body: Words) -> None:
     """Say something to the turn that runs, without ending it. Answers when the agent has it.
 
     Without a turn it is a conflict. Few agents take something in meanwhile (Claude Code and Codex do); others get messages in turn."""
@@ -125,19 +127,19 @@ async def steer_turn(call: Call, id: str, body: Words) -> None:  # noqa: A002
 
 
 @routes.post("/v1/sessions/{id}/cancel", access=needs("operate"), errors=(NotFound, SessionClosed))
-async def cancel_turn(call: Call, id: str) -> None:  # noqa: A002
+async def cancel_turn(call: Call, id: str) -> None:
     """End the running turn, not the session. Without one nothing happens; messages that wait are taken next."""
     await call.services.sessions.messages.cancel(_record(call, id))
 
 
 @routes.post("/v1/sessions/{id}/terminate", access=needs("operate"), errors=(NotFound, StorageFailed))
-async def terminate_session(call: Call, id: str) -> None:  # noqa: A002
+async def terminate_session(call: Call, id: str) -> None:
     """End the session for good, with every process of its agent. Its events stay. Twice is as once."""
     await call.services.sessions.close(call.principal, _record(call, id), reopens=False)
 
 
 @routes.delete("/v1/sessions/{id}", access=needs("operate"), errors=(NotFound, PromptInFlight, StorageFailed))
-async def delete_session(call: Call, id: str) -> None:  # noqa: A002
+async def delete_session(call: Call, id: str) -> None:
     """Delete the session for good, with every process of its agent and all that was recorded in it, every generation.
 
     A conflict while a turn runs: cancel it, or terminate the session. Its own folder goes with it, unless another session
@@ -150,7 +152,7 @@ async def delete_session(call: Call, id: str) -> None:  # noqa: A002
     access=needs("approve"),
     errors=(NotFound, Conflict, AlreadyAnswered, Forbidden),
 )
-async def reply_permission(call: Call, id: str, permission: str, body: PermissionAnswer) -> None:  # noqa: A002
+async def reply_permission(call: Call, id: str, permission: str, body: PermissionAnswer) -> None:
     """Answer a permission that the agent waits for: `once`, `always` or `reject`. The first answer stands.
 
     `always` is also a grant for the same tool in this session, which takes a person; what waits there already passes by it."""
@@ -159,14 +161,14 @@ async def reply_permission(call: Call, id: str, permission: str, body: Permissio
 
 
 @routes.post("/v1/sessions/{id}/questions/{question}/reply", access=needs("operate"), errors=(NotFound,))
-async def reply_question(call: Call, id: str, question: str, body: QuestionAnswers) -> None:  # noqa: A002
+async def reply_question(call: Call, id: str, question: str, body: QuestionAnswers) -> None:
     """Answer a question of the agent: one list of texts for each field of its form, in their order."""
     approvals = call.services.sessions.approvals
     approvals.reply_question(call.principal, _record(call, id), question, body.answers)
 
 
 @routes.post("/v1/sessions/{id}/questions/{question}/reject", access=needs("operate"), errors=(NotFound,))
-async def reject_question(call: Call, id: str, question: str) -> None:  # noqa: A002
+async def reject_question(call: Call, id: str, question: str) -> None:
     """Decline to answer a question of the agent."""
     call.services.sessions.approvals.reply_question(call.principal, _record(call, id), question, None)
 
@@ -180,7 +182,7 @@ def _record(call: Call, session_id: str) -> SessionRecord:
 )
 async def read_session_events(
     call: Call,
-    id: str,  # noqa: A002 - spelt as in the path
+    id: str,
     offset: Position = 0,
     limit: EventLimit = None,
     *,
@@ -201,7 +203,7 @@ async def read_session_events(
 )
 async def follow_session_events(
     call: Call,
-    id: str,  # noqa: A002 - spelt as in the path
+    id: str,
     offset: Position = 0,
     limit: EventLimit = None,  # noqa: ARG001 - clients of sandbox-agent have one query for pages and for this
     *,
@@ -229,7 +231,7 @@ async def follow_session_events(
 )
 async def stream_turn(
     call: Call,
-    id: str,  # noqa: A002 - spelt as in the path
+    id: str,
     body: NewMessage,
     *,
     include_raw: IncludeRaw = False,
