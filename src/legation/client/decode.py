@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from legation.errors import InternalError
-from legation.wire.api.server import EventLine
 from legation.wire.api.shape import Page
+from legation.wire.api.streams import EventLine
 from legation.wire.events import WHOLE, Event, Span
 
 # Server-sent events, sans I/O: bytes in, frames out.

@@ -75,8 +75,9 @@ from legation.wire.api.identity import (
     UserChange,
     Workspace,
 )
-from legation.wire.api.server import Health, KeysRotated, Readiness, ServerInfo, StreamSummary
+from legation.wire.api.server import Health, KeysRotated, Readiness, ServerInfo
 from legation.wire.api.shape import Page
+from legation.wire.api.streams import StreamSummary
 from legation.wire.events import Event
 from legation.wire.principal import Role, Scope
 

@@ -1,4 +1,4 @@
-"""The server over HTTP: health, the file by which the CLI finds it, its streams, its connections of ACP clients."""
+"""The server over HTTP: health, the file by which the CLI finds it, its connections of ACP clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Final, Literal
 import msgspec
 
 from legation.wire.api.shape import ResponseBody
-from legation.wire.events import WHOLE, Span
 
 
 class Health(ResponseBody):
@@ -54,29 +53,6 @@ class ServerFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     started_at: int
     version: str
     certificate: str | None = None  # of a server with TLS: the one to trust, and no other
-
-
-class StreamSummary(ResponseBody):
-    """`firstSeq` is where the newest of its generations begins."""
-
-    name: str
-    state: Literal["open", "closed"]
-    first_seq: int
-    head: int
-    generations: int = 1
-
-
-class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event; `raw` is what its agent sent, byte for byte. With `update`, it is the params of `session/update`, and
-    so many bytes of it stand before and behind the update; without, all of it is the payload."""
-
-    seq: int
-    at: int
-    type: str
-    raw: msgspec.Raw
-    native: str = ""
-    native64: str = ""  # where the agent's own line is not UTF-8, or is long
-    update: Span = WHOLE
 
 
 class AcpServer(ResponseBody, kw_only=True):
