@@ -46,7 +46,7 @@ from legation.store.datafolder import (
     old_in,
     restore_prefix,
 )
-from legation.store.files import FolderLock, sync_folder
+from legation.store.files import READ, FolderLock, sync_folder
 from legation.tasks import in_thread
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def copy_database(source: Path, target: Path) -> None:
 def _add(tar: tarfile.TarFile, name: str, path: Path, made_at: int) -> BackupFile | None:
     """None for what is gone meanwhile, or is no plain file: a link planted there must not be followed."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(path, READ)
     except OSError:
         return None
     with os.fdopen(fd, "rb") as file:
