@@ -72,9 +72,8 @@ async def record(installation: Installation, *actions: Action, at: int = NOW) ->
 async def replayed(
     installation: Installation, policies: PolicySet = NEW, limit: int = 100, **wanted: object
 ) -> Replay:
-    return await replay(
-        installation.database, installation.sealer, "local", policies, TraceFilter(**wanted), limit
-    )  # type: ignore[arg-type]
+    chosen = TraceFilter(**wanted)  # type: ignore[arg-type]
+    return await replay(installation.database, installation.sealer, "local", policies, chosen, limit)
 
 
 async def test_what_would_be_decided_otherwise_is_named_the_newest_first(installation: Installation) -> None:
