@@ -149,7 +149,7 @@ def count_work(database: Either) -> Iterator[Callable[[], int]]:
         for owner, name in (
             (database, "transact"),
             (database, "read"),
-            (legation.approvals.door, "judged_by"),
+            (legation.approvals.door, "evaluate"),
             (legation.approvals.door, "off_loop"),
         ):
             patch.setattr(owner, name, counted(getattr(owner, name)))
