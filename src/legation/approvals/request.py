@@ -260,14 +260,14 @@ def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
     step = StepKind.RESOLVED if approval.status in _ANSWERED else StepKind(approval.status)
     workspace, trace = approval.workspace_id, approval.trace_id
     found = yield _SQL.ending_step(workspace=workspace, trace=trace, approval=approval.id, step=step)
-    last = only(found) or {}
+    last = only(found)
     rows = yield from contents_of(workspace, [trace], ["message", "reasoning"])
     opened = map(Seals(sealer, workspace).open, rows)
     # Only of the step that it ended with: what a supervisor said who left it to a person is for that person.
-    place = last.get("server"), last.get("seq")
+    place = (last["server"], last["seq"]) if last else None
     said = {each.name: each.value for each in opened if (each.server, each.seq) == place}
     lifted = approval.status is ApprovalState.APPROVED and approval.resolver_kind == "grant"
-    words = LIFTED if lifted else _WHY.get(last.get("reason") or "", _WORDS[approval.status])
+    words = LIFTED if lifted else _WHY.get(last["reason"] if last else "", _WORDS[approval.status])
     by = approval.resolved_by or POLICY
     message = said.get("message")
     if message is None and approval.status is ApprovalState.DENIED:
