@@ -444,7 +444,7 @@ def child(program: str, *arguments: str) -> "subprocess.Popen[bytes]":
 @pytest.mark.heavy
 async def test_a_kill_leaves_each_blob_whole_or_absent(root: Path) -> None:
     for attempt in range(8):
-        writer = child("blob_writer", "endless", str(root))
+        writer = child("blob_writer_to_kill", "endless", str(root))
         assert writer.stdout
         acknowledged = [json.loads(writer.stdout.readline())]
         time.sleep(attempt * 0.007)  # the point of the kill: what is waited for is the kill itself
@@ -467,7 +467,7 @@ async def test_a_kill_leaves_each_blob_whole_or_absent(root: Path) -> None:
 
 @pytest.mark.heavy
 async def test_a_full_disk_is_told_and_leaves_nothing(root: Path) -> None:
-    writer = child("blob_writer", "full", str(root))
+    writer = child("blob_writer_to_kill", "full", str(root))
     output, _ = writer.communicate(timeout=60)
     assert writer.returncode == 0
     saw = json.loads(output)
