@@ -78,10 +78,11 @@ def browser_name(cookie_key: Secret) -> str:
 
 def take_address(settings: Settings, own_name: str) -> ServerAddress:
     """Bind, and remember the port. Everything that can be wrong with an address is told here."""
-    kept = _KeptPort(settings.data_dir / PORT)
-    listener = _listen_first(settings, kept.read())
+    kept = _kept_port(settings.data_dir / PORT)
+    listener = _listen_first(settings, kept)
     port = int(listener.getsockname()[1])
-    kept.write(port)
+    if port != kept:
+        _keep_port(settings.data_dir / PORT, port)
     return ServerAddress(
         listener,
         port,
@@ -144,23 +145,18 @@ def _listen_first(settings: Settings, kept: int | None) -> socket.socket:
         return listen(settings.host, 0)
 
 
-class _KeptPort:
-    def __init__(self, path: Path) -> None:
-        self._path = path
+def _kept_port(path: Path) -> int | None:
+    try:
+        text = path.read_text("ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return int(text) if text.isdigit() and 0 < int(text) < 65536 else None
 
-    def read(self) -> int | None:
-        try:
-            text = self._path.read_text("ascii").strip()
-        except (OSError, ValueError):
-            return None
-        return int(text) if text.isdigit() and 0 < int(text) < 65536 else None
 
-    def write(self, port: int) -> None:
-        if self.read() == port:
-            return
-        try:
-            write_atomically(self._path, b"%d\n" % port)
-        except OSError as error:
-            raise StorageFailed(
-                f"cannot write {self._path}: {error.strerror}; free some space or choose --data-dir"
-            ) from error
+def _keep_port(path: Path, port: int) -> None:
+    try:
+        write_atomically(path, b"%d\n" % port)
+    except OSError as error:
+        raise StorageFailed(
+            f"cannot write {path}: {error.strerror}; free some space or choose --data-dir"
+        ) from error

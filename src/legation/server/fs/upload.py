@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import tarfile
 import zlib
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -282,16 +283,12 @@ class Unpacker:
         self._count = 0
 
     def feed(self, data: bytes) -> None:
-        try:
+        with self._counted():
             self._reader.feed(data)
-        except LegationError as error:
-            raise self._with_count(error) from error
 
     def end(self) -> FsUploaded:
-        try:
+        with self._counted():
             self._reader.end()
-        except LegationError as error:
-            raise self._with_count(error) from error
         return FsUploaded(paths=self._paths, truncated=self._count > len(self._paths))
 
     def drop(self) -> None:
@@ -326,5 +323,10 @@ class Unpacker:
         if len(self._paths) < MOST_PATHS:
             self._paths.append(printable(path))
 
-    def _with_count(self, error: LegationError) -> LegationError:
-        return type(error)(f"{error.message} ({self._count} were unpacked before that)", error.data)
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        try:
+            yield
+        except LegationError as error:
+            words = f"{error.message} ({self._count} were unpacked before that)"
+            raise type(error)(words, error.data) from error

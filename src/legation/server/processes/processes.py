@@ -338,8 +338,7 @@ class Processes:
         own = self._of(principal)
         process_id = new_id("proc", now_ms=self._clock.now_ms())
         with self._starting(), own.reserve():
-            spec = await self._spec(principal.workspace, asked, process_id, tty=asked.tty)
-            await self._record_start(principal, process_id, asked)
+            spec = await self._prepare(principal, asked, process_id)
             started = await start_child(self._launcher, spec)
             log = ProcessLog(own.config.max_log_bytes_per_process)
             process = OperatorProcess(process_id, asked, str(spec.cwd), started, log, self._clock)
@@ -356,8 +355,7 @@ class Processes:
         milliseconds = min(asked.timeout_ms or config.default_run_timeout_ms, config.max_run_timeout_ms)
         most = config.max_output_bytes if asked.max_output_bytes is None else asked.max_output_bytes
         with self._starting(), own.reserve():
-            spec = await self._spec(principal.workspace, asked, process_id, tty=False)
-            await self._record_start(principal, process_id, asked)
+            spec = await self._prepare(principal, asked, process_id)
             return await run_once(
                 self._launcher,
                 spec,
@@ -413,18 +411,15 @@ class Processes:
             raise Forbidden("cannot use processes as an agent: they run outside its jail; use its own tools")
         return self._workspaces.setdefault(principal.workspace, WorkspaceProcesses())
 
-    async def _spec(self, workspace: str, asked: Asked, process_id: str, *, tty: bool) -> ProcessSpec:
-        words = (asked.command, *asked.args)
+    async def _prepare(self, principal: Principal, asked: Asked, process_id: str) -> ProcessSpec:
+        """Check what is asked for, and record the start of it (INV-P9)."""
+        words, tty = (asked.command, *asked.args), isinstance(asked, NewProcess) and asked.tty
         check_words(words)
-        home, tmp = await asyncio.to_thread(make_home, self._homes, workspace)
+        home, tmp = await asyncio.to_thread(make_home, self._homes, principal.workspace)
         env = environment(asked.env, home, tmp, tty=tty)
         cwd = await self._folder(asked.cwd or _FIRST_FOLDER)
+        await self._record(principal, process_id, PurePosixPath(asked.command).name, tty=tty)
         return ProcessSpec(process_id, words, cwd, env, tty)
-
-    async def _record_start(self, principal: Principal, process_id: str, asked: Asked) -> None:
-        program = PurePosixPath(asked.command).name
-        tty = isinstance(asked, NewProcess) and asked.tty
-        await self._record(principal, process_id, program, tty=tty)
 
     def _share_log_bytes(self) -> None:
         logs = [each.log for own in self._workspaces.values() for each in own]

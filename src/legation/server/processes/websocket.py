@@ -190,12 +190,10 @@ class TerminalAttachment:
 
     async def serve(self, receive: Receive, send: Send) -> None:
         client = _TerminalClient(send)
+        work = {"out": self._show(client), "in": self._listen(receive, client), "watch": self._watch()}
         tasks = {
-            asyncio.create_task(self._show(client), name=f"legation-terminal-out-{self._process.id}"),
-            asyncio.create_task(
-                self._listen(receive, client), name=f"legation-terminal-in-{self._process.id}"
-            ),
-            asyncio.create_task(self._watch(), name=f"legation-terminal-watch-{self._process.id}"),
+            asyncio.create_task(each, name=f"legation-terminal-{name}-{self._process.id}")
+            for name, each in work.items()
         }
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
