@@ -90,7 +90,7 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     ),
     "server/fs/operations.py": (
         {
-            "AtomicFile.drop",
+            "AtomicFile.close",
             "AtomicFile.place",
             "AtomicFile.start",
             "RegularFile.__init__",
@@ -329,7 +329,7 @@ async def fs_write(house: House, path: Path) -> str:
         draft.write(b"mine")
         draft.place()
     finally:
-        draft.drop()
+        draft.close()
     return ""
 
 
@@ -344,7 +344,7 @@ async def fs_upload(house: House, path: Path) -> str:
         unpacking.feed(out.getvalue())
         unpacking.end()
     finally:
-        unpacking.drop()
+        unpacking.close()
     return ""
 
 

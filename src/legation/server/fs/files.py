@@ -154,7 +154,7 @@ class Files:
                 await confirm()
                 placed = await self.run(file.place)
             finally:
-                await in_thread(file.drop)
+                await in_thread(file.close)
         return FsWritten(path=printable(placed), bytes_written=file.bytes_written)
 
     async def unpack(
@@ -170,4 +170,4 @@ class Files:
                         await self.run(unpacker.feed, piece)
                 return unpacker.end()
             finally:
-                await in_thread(unpacker.drop)
+                await in_thread(unpacker.close)

@@ -170,7 +170,7 @@ def new_name(ending: str) -> str:
 class AtomicFile:
     """A file being written, under a name of its own beside its place, which it takes when it is whole (INV-F4).
 
-    `drop` ends it in any case: where it was not placed, nothing is left of it."""
+    `close` it in any case: where it was not placed, nothing is left of it."""
 
     def __init__(self, confinement: Confinement, path: str) -> None:
         self._confinement = confinement
@@ -215,7 +215,7 @@ class AtomicFile:
                 os.fsync(entry.at)
             return entry.path
 
-    def drop(self) -> None:
+    def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             with suppress(OSError):

@@ -291,9 +291,9 @@ class Unpacker:
             self._reader.end()
         return FsUploaded(paths=self._paths, truncated=self._count > len(self._paths))
 
-    def drop(self) -> None:
+    def close(self) -> None:
         if self._file is not None:
-            self._file.drop()
+            self._file.close()
             self._file = None
 
     # The reader's sink.
@@ -316,7 +316,7 @@ class Unpacker:
         if self._file is not None:
             # Not durable one by one: that would be a wait for the disk for each of thousands of small files.
             self._add(self._file.place(durable=False, modified=self._modified))
-            self.drop()
+            self.close()
 
     def _add(self, path: str) -> None:
         self._count += 1
