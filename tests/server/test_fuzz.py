@@ -8,7 +8,7 @@ from schemathesis.openapi.checks import JsonSchemaError
 from tests.server.fuzz import fuzz
 from tests.server.toy_app import Shelf, Size, broken, routes, toy_app
 
-from legation.server.http.routes import OPEN, Call, Reply, Routes
+from legation.server.http.routes import OPEN, Call, RouteReply, Routes
 
 pytestmark = pytest.mark.heavy
 
@@ -35,9 +35,9 @@ def test_an_answer_that_is_not_as_documented_is_found() -> None:
     surface = Routes(tag="t")
 
     @surface.get("/v1/lie", access=OPEN)
-    async def lie(call: Call) -> Reply[Size]:
+    async def lie(call: Call) -> RouteReply[Size]:
         """Not a size."""
-        return Reply(cast(Size, {"size": "large"}))
+        return RouteReply(cast(Size, {"size": "large"}))
 
     with pytest.raises(FailureGroup) as found:
         fuzz(toy_app([surface]), headers=MANAGER, examples=5)

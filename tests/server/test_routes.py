@@ -9,7 +9,7 @@ from tests.server.toy_app import Shelf, ask, broken, routes, toy_app
 
 from legation.errors import ConfigInvalid, Conflict
 from legation.server.http.app import AppOptions, RequestSummary
-from legation.server.http.routes import NOBODY, OPEN, SIGNED_IN, Call, Header, Reply, Routes, needs
+from legation.server.http.routes import NOBODY, OPEN, SIGNED_IN, Call, Header, RouteReply, Routes, needs
 from legation.testing.clock import FakeClock
 from legation.wire.principal import Scope
 
@@ -395,9 +395,9 @@ async def strange_parameter(call: Call, x: Annotated[complex | None, Meta()] = N
     """A parameter of no known type."""
 
 
-async def strange_answer(call: Call) -> Reply[object]:
+async def strange_answer(call: Call) -> RouteReply[object]:
     """An answer of no known type."""
-    return Reply(object())
+    return RouteReply(object())
 
 
 async def good(call: Call, tag: Annotated[str | None, Header("X")] = None) -> Response:

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from legation.errors import Conflict, NotFound, RateLimited, Unauthenticated
 from legation.server.http.app import App, AppOptions, make_app
-from legation.server.http.routes import OPEN, SIGNED_IN, Call, Header, Reply, Routes, needs
+from legation.server.http.routes import OPEN, SIGNED_IN, Call, Header, RouteReply, Routes, needs
 from legation.wire.api.shape import Page, RequestBody, ResponseBody
 from legation.wire.principal import Principal, Scope
 
@@ -95,7 +95,7 @@ async def list_things(
 
 
 @routes.post("/v1/things", access=needs("manage"), status=201, errors=(Conflict,))
-async def create_thing(call: Call, body: NewThing) -> Reply[Thing]:
+async def create_thing(call: Call, body: NewThing) -> RouteReply[Thing]:
     """Put a thing on the shelf."""
     if any(each.title == body.title for each in shelf(call).things.values()):
         raise Conflict("cannot add this thing: one of this title is there; choose another")
@@ -108,7 +108,7 @@ async def create_thing(call: Call, body: NewThing) -> Reply[Thing]:
         owner=call.principal.id,
     )
     shelf(call).things[made.id] = made
-    return Reply(made, headers={"Location": f"/v1/things/{made.id}"})
+    return RouteReply(made, headers={"Location": f"/v1/things/{made.id}"})
 
 
 @routes.get("/v1/things/{id}", access=needs("read"))

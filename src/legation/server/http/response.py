@@ -14,7 +14,7 @@ from starlette.types import Message, Send
 from legation.clock import Clock
 from legation.errors import Code, LegationError, RateLimited, Unauthenticated, Unavailable, problem
 from legation.ids import new_id
-from legation.server.http.routes import Operation, Reply
+from legation.server.http.routes import Operation, RouteReply
 from legation.wire import jsontext
 
 # A page of ours loads only files of ours, and nobody may frame it.
@@ -68,7 +68,7 @@ class Written:
 def write(operation: Operation, result: object) -> Written | Response:
     if isinstance(result, Response):
         return result
-    if isinstance(result, Reply):
+    if isinstance(result, RouteReply):
         status, headers, result = result.status or operation.status, _pairs(result.headers), result.body
     else:
         status, headers = operation.status, []

@@ -109,7 +109,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply(Generic[T]):
+class RouteReply(Generic[T]):
     """An answer that needs a header, or another status than its route's."""
 
     body: T
@@ -343,7 +343,7 @@ def _bounded(kind: object) -> object:
 
 def _answer(kind: object) -> tuple[object, bool]:
     """The type of the body, and whether the handler makes the Response itself."""
-    if get_origin(kind) is Reply:
+    if get_origin(kind) is RouteReply:
         kind = get_args(kind)[0]
     if kind is None or kind is type(None):
         return None, False

@@ -20,7 +20,7 @@ from legation.approvals.isolation import hide, is_isolated
 from legation.approvals.listing import ApprovalFilter
 from legation.approvals.transitions import get
 from legation.errors import AlreadyAnswered, Conflict, NotFound
-from legation.server.http.routes import Call, Reply, RouteOptions, Routes, needs
+from legation.server.http.routes import Call, RouteOptions, RouteReply, Routes, needs
 from legation.server.routes.page import PageLimit, listed
 from legation.wire.api.approvals import (
     ApprovalDetail,
@@ -61,7 +61,7 @@ async def list_approvals(
     agent: str | None = None,
     limit: PageLimit = 100,
     after: str | None = None,
-) -> Reply[list[ApprovalView]]:
+) -> RouteReply[list[ApprovalView]]:
     """Approvals of the workspace, of every status or of one.
 
     Pending ones come oldest first, all others newest first. `tool` is a pattern as in Go's `filepath.Match`, `agent`
@@ -202,7 +202,9 @@ grants_routes = Routes(tag="grants")
 
 
 @grants_routes.get("/grants", access=needs("read"))
-async def list_grants(call: Call, limit: PageLimit = 100, after: str | None = None) -> Reply[list[GrantView]]:
+async def list_grants(
+    call: Call, limit: PageLimit = 100, after: str | None = None
+) -> RouteReply[list[GrantView]]:
     """Every grant on record, ended or not, the newest first. The Link header leads to the next part."""
     services, workspace = call.services, call.principal.workspace
     page = await services.database.read(grants.page, workspace, limit, after)

@@ -7,7 +7,7 @@ import msgspec
 from legation.errors import Conflict, NotFound, RateLimited
 from legation.ids import new_id
 from legation.server.auth import RENEW_AFTER_MS, Cookies, new_session, presented_session
-from legation.server.http.routes import PEOPLE, Call, Reply, Routes, needs
+from legation.server.http.routes import PEOPLE, Call, RouteReply, Routes, needs
 from legation.server.routes.page import PageLimit
 from legation.server.routes.rates import TOKENS, USERS, WORKSPACES, limit_caller
 from legation.store import audit
@@ -35,7 +35,7 @@ routes = Routes(tag="identity")
 
 
 @routes.get("/v1/me", access=needs("read"))
-async def me(call: Call) -> Reply[Me]:
+async def me(call: Call) -> RouteReply[Me]:
     """Who the credential says you are. A token is itself, and does not say whose it is.
 
     A browser's session that is older than a day gets a new cookie with the answer."""
@@ -49,7 +49,7 @@ async def me(call: Call) -> Reply[Me]:
         level=principal.level,
         user=principal.user if principal.kind in PEOPLE else None,
     )
-    return Reply(answer, headers=_renewal(call))
+    return RouteReply(answer, headers=_renewal(call))
 
 
 def _renewal(call: Call) -> dict[str, str]:

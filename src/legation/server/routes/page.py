@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from msgspec import Meta
 
-from legation.server.http.routes import Call, Reply
+from legation.server.http.routes import Call, RouteReply
 from legation.wire.api.shape import Page
 
 # `?limit=&after=` of every list of identity.
@@ -22,11 +22,11 @@ PLACE: Final = "after"  # the query parameter that says where a part begins
 T = TypeVar("T")
 
 
-def listed(call: Call, page: Page[T]) -> Reply[list[T]]:
+def listed(call: Call, page: Page[T]) -> RouteReply[list[T]]:
     """Answer with the items, and `Link: </path?same query&after=...>; rel="next"` unless they are the last."""
     if page.next is None:
-        return Reply(page.items)
-    return Reply(page.items, headers={"Link": f'<{_further(call, page.next)}>; rel="next"'})
+        return RouteReply(page.items)
+    return RouteReply(page.items, headers={"Link": f'<{_further(call, page.next)}>; rel="next"'})
 
 
 def _further(call: Call, place: str) -> str:

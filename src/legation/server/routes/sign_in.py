@@ -12,7 +12,7 @@ from legation.errors import Conflict, Forbidden, NotFound, RateLimited, Unauthen
 from legation.server.auth import Cookies, new_session
 from legation.server.http.origins import OwnOrigins
 from legation.server.http.pages import add_page
-from legation.server.http.routes import A_PERSON, OPEN, SIGNED_IN, Call, Reply, Routes
+from legation.server.http.routes import A_PERSON, OPEN, SIGNED_IN, Call, RouteReply, Routes
 from legation.server.routes.rates import LINKS, count_wrong_sign_in, limit_caller
 from legation.store.identity import links, users
 from legation.store.identity.credential import CredentialHash, new_code
@@ -63,7 +63,7 @@ async def make_link(services: Services, user: str, workspace: str) -> SignInLink
 
 
 @routes.post("/v1/sign-in", access=OPEN, errors=(Unauthenticated, Forbidden, RateLimited))
-async def sign_in(call: Call, body: SignIn) -> Reply[None]:
+async def sign_in(call: Call, body: SignIn) -> RouteReply[None]:
     """Turn the code of a link into a session cookie."""
     services = call.services
     OwnOrigins(services.public_url, services.settings.cors_origins).check_page(call.request)
@@ -77,11 +77,11 @@ async def sign_in(call: Call, body: SignIn) -> Reply[None]:
         )
     found = signed_in.standing
     session = new_session(found.user, signed_in.workspace, found.token_version, now)
-    return Reply(None, headers=_cookies(services).header(session, now))
+    return RouteReply(None, headers=_cookies(services).header(session, now))
 
 
 @routes.post("/v1/sign-out", access=A_PERSON)
-async def sign_out(call: Call, *, everywhere: bool = False) -> Reply[None]:
+async def sign_out(call: Call, *, everywhere: bool = False) -> RouteReply[None]:
     """Clear the session cookie of this browser, or end all your sessions with `everywhere=true`.
 
     A cookie that somebody copied goes on until its sessions are ended everywhere. A token has no session, and ends
@@ -91,7 +91,7 @@ async def sign_out(call: Call, *, everywhere: bool = False) -> Reply[None]:
         now = services.clock.now_ms()
         await services.database.transact(users.sign_out, call.principal, user, now_ms=now)
         await services.end_revoked()
-    return Reply(None, headers=_cookies(call.services).clearing())
+    return RouteReply(None, headers=_cookies(call.services).clearing())
 
 
 def _link(services: Services, code: Secret, expires_at: int) -> SignInLink:

@@ -17,7 +17,7 @@ from legation.approvals.trace import entries, export
 from legation.approvals.trace.chain import Head, Report, Verifier, chains, untraced, verify
 from legation.approvals.trace.entries import TraceFilter
 from legation.errors import InvalidParams, NotFound, RateLimited
-from legation.server.http.routes import Call, Reply, Routes, needs
+from legation.server.http.routes import Call, RouteReply, Routes, needs
 from legation.server.routes.page import PageLimit, listed
 from legation.server.routes.rates import limit_caller
 from legation.store.counters import Limit
@@ -60,7 +60,7 @@ async def list_traces(
     since: Since | None = None,
     limit: PageLimit = 100,
     after: Place | None = None,
-) -> Reply[list[TraceEntry]]:
+) -> RouteReply[list[TraceEntry]]:
     """Calls and what became of them, the newest first.
 
     Agent, tool and session by their exact names. `since` is a time (RFC 3339) or how long ago: `24h`. Where there
