@@ -48,7 +48,7 @@ CANARY = "canary-5f1e"
 # Modules that open what an agent or a caller named, with all functions in them that open something, and the probes
 # (below) that such a name is tried with.
 WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
-    "host/options.py": ({"SessionMeta.wanted", "real_folder"}, ("session's folder",)),
+    "host/options.py": ({"SessionPlace.meta", "real_folder"}, ("session's folder",)),
     "host/skills.py": (
         {"_beneath", "_clone", "_copy", "_copy_file", "_made", "_opened", "_folders_in", "_tree"},
         ("fs folder", "skill"),
@@ -61,7 +61,6 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
             "SessionFiles.read",
             "SessionFiles.write",
             "_confined",
-            "_step",
         },
         ("reverse read", "reverse write", "terminal"),
     ),
