@@ -11,8 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import legation
 from legation.cli.flags import Json, SettingsFlags, connect_to, settings_of
@@ -61,22 +60,9 @@ def _examine(flags: SettingsFlags | None) -> Iterator[DoctorFinding]:
     except ConfigInvalid as error:
         yield DoctorFinding("broken", "settings", error.message)
         return
-    checks: tuple[Callable[[], DoctorFinding], ...] = (
-        lambda: _data_folder(settings.data_dir),
-        lambda: _sqlite(),
-        lambda: _git(),
-        lambda: _bubblewrap(),
-        lambda: _shell_parser(),
-        lambda: _subreaper(),
-        lambda: _leftovers(settings),
-        lambda: _old_data(settings.data_dir),
-        lambda: _server(settings),
-        lambda: _keys(settings),
-        lambda: _database(settings),
-    )
-    for check in checks:
+    for check in _CHECKS:
         try:
-            yield check()
+            yield check(settings)
         except OSError as error:
             says = f"{error.strerror}: {error.filename}"
             yield DoctorFinding("broken", "data folder", says, "legation doctor --data-dir PATH")
@@ -92,7 +78,8 @@ def _shown(value: object) -> str:
     return "none" if value is None else str(value)  # a secret shows its name
 
 
-def _data_folder(folder: Path) -> DoctorFinding:
+def _data_folder(settings: Settings) -> DoctorFinding:
+    folder = settings.data_dir
     existing = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     try:
         tempfile.TemporaryFile(dir=existing).close()
@@ -108,7 +95,7 @@ def _data_folder(folder: Path) -> DoctorFinding:
     return DoctorFinding("ok", "data folder", f"{folder}, {free} MiB free")
 
 
-def _sqlite() -> DoctorFinding:
+def _sqlite(_: Settings) -> DoctorFinding:
     version = sqlite3.sqlite_version_info
     if version < (3, 37):
         return DoctorFinding(
@@ -117,14 +104,14 @@ def _sqlite() -> DoctorFinding:
     return DoctorFinding("ok", "sqlite", sqlite3.sqlite_version)
 
 
-def _git() -> DoctorFinding:
+def _git(_: Settings) -> DoctorFinding:
     if shutil.which("git"):
         return DoctorFinding("ok", "git", _first_line("git", "--version"))
     says = "not found; changes are shown by comparing files, within limits"
     return DoctorFinding("limited", "git", says, "install git, on Debian: apt-get install git")
 
 
-def _bubblewrap() -> DoctorFinding:
+def _bubblewrap(_: Settings) -> DoctorFinding:
     """Run it, not only look for it: some systems have it and forbid it."""
     if not shutil.which("bwrap"):
         says = "not found; agents run without a jail, which is to come"
@@ -140,7 +127,7 @@ def _bubblewrap() -> DoctorFinding:
     return DoctorFinding("limited", "bubblewrap", says, "allow unprivileged user namespaces")
 
 
-def _shell_parser() -> DoctorFinding:
+def _shell_parser(_: Settings) -> DoctorFinding:
     """Run it, not only look for it: it may be of another platform."""
     from legation.approvals.policy.shell.lines import PACKAGE, parse, program
 
@@ -157,7 +144,7 @@ def _shell_parser() -> DoctorFinding:
     return DoctorFinding("limited", "shell lines", says, f"pip install {PACKAGE}")
 
 
-def _subreaper() -> DoctorFinding:
+def _subreaper(_: Settings) -> DoctorFinding:
     from legation.proc.tree import become_subreaper
 
     if become_subreaper():
@@ -183,8 +170,9 @@ def _leftovers(settings: Settings) -> DoctorFinding:
     )
 
 
-def _old_data(folder: Path) -> DoctorFinding:
+def _old_data(settings: Settings) -> DoctorFinding:
     """Look for what restores and backups left: prompts, answers and keys that may still be in use."""
+    folder = settings.data_dir
     if (old := cut_off(folder)) is not None:
         says = f"a restore was cut off, and what was there is in {line(str(old))}"
         return DoctorFinding(
@@ -252,6 +240,21 @@ def _database(settings: Settings) -> DoctorFinding:
         says = f"Postgres, with schema {found} where this Legation needs {migrations.newest()}"
         return DoctorFinding("broken", "database", says, "legation migrate")
     return DoctorFinding("ok", "database", f"Postgres, schema {found}")
+
+
+_CHECKS: Final[tuple[Callable[[Settings], DoctorFinding], ...]] = (
+    _data_folder,
+    _sqlite,
+    _git,
+    _bubblewrap,
+    _shell_parser,
+    _subreaper,
+    _leftovers,
+    _old_data,
+    _server,
+    _keys,
+    _database,
+)
 
 
 def _first_line(*argv: str) -> str:
