@@ -16,7 +16,7 @@ problem that came too late for a status: it is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from legation.client.decode import Frame, Parser, read_event, read_stream_name, read_tagged
 from legation.client.request import HttpMethod, Query, Reconnects, RequestFailure, refused, told
@@ -197,47 +197,47 @@ class Cursors:
         return True
 
 
-# What is followed: one stream, or several over one connection. How it is asked for, how its frames are read.
-
-T_co = TypeVar("T_co", covariant=True)
-
-
-class FollowSource(Protocol[T_co]):
-    """`read` gives nothing for what was given before, and raises Broken on what cannot be right.
+class FollowSource(Generic[T]):
+    """What is followed: how it is asked for, and how its frames are read.
 
     The attributes hold for the connection that `connect` was called for last."""
 
     path: str
-    body: bytes | None  # sent by POST, which is never done twice; None: a GET
-    over: bool  # what was read last is the end of it, whatever the stream goes on to say
+    body: bytes | None = None  # sent by POST, which is never done twice; None: a GET
+    over = False  # what was read last is the end of it, whatever the stream goes on to say
+    _connected_before = False
 
     def connect(self) -> tuple[Query, dict[str, str]]:
-        """The query and headers that ask for what is not here yet."""
+        """Give the query and headers that ask for what is not here yet."""
+        raise NotImplementedError
 
-    def read(self, frame: Frame) -> tuple[T_co, ...]: ...
+    def read(self, frame: Frame) -> tuple[T, ...]:
+        """Read what is new in a frame; raises Broken on what cannot be right."""
+        raise NotImplementedError
 
-    def ends(self, frame: Frame) -> bool:
-        """Whether an `end` frame leaves nothing more to come."""
+    def ends(self, frame: Frame) -> bool:  # noqa: ARG002 - whatever it says, it is about this one
+        """Tell whether an `end` frame leaves nothing more to come."""
+        return True
+
+    def _again(self, position: str) -> dict[str, str]:
+        """Make the header by which the server knows that we come again: one that was deleted since ends alone."""
+        headers = {"Last-Event-ID": position} if self._connected_before else {}
+        self._connected_before = True
+        return headers
 
 
-class OneStream:
-    body: bytes | None = None
-    over = False
-
+class OneStream(FollowSource[Event]):
     def __init__(self, stream: str, after: int, generation: int | Literal["all"] | None = None) -> None:
         self.path = f"/v1/streams/{segment(stream)}/sse"
         self._generation = generation
         self._stream = stream
         self._cursors = Cursors({stream: _checked(after)})
-        self._connected_before = False
 
     def connect(self) -> tuple[Query, dict[str, str]]:
         self._cursors.connect()
         after = str(self._cursors[self._stream])
-        headers = {"Last-Event-ID": after} if self._connected_before else {}
-        self._connected_before = True
         chosen = () if self._generation is None else (("generation", str(self._generation)),)
-        return (("after", after), *chosen), headers
+        return (("after", after), *chosen), self._again(after)
 
     def read(self, frame: Frame) -> tuple[Event, ...]:
         try:
@@ -246,30 +246,21 @@ class OneStream:
             raise Broken(f"what is no event: {error}") from error
         return (event,) if self._cursors.take(self._stream, event.seq) else ()
 
-    def ends(self, frame: Frame) -> bool:  # noqa: ARG002 - whatever it says, it is about this one
-        return True
 
-
-class ManyStreams:
+class ManyStreams(FollowSource[tuple[str, Event]]):
     path = "/v1/stream"
-    body: bytes | None = None
-    over = False
 
     def __init__(self, after: Mapping[str, int]) -> None:
         if not after:
             raise InvalidParams("cannot follow no streams: name at least one")
         self._cursors = Cursors({name: _checked(seq) for name, seq in after.items()})
         self._open = dict.fromkeys(after)
-        self._connected_before = False
 
     def connect(self) -> tuple[Query, dict[str, str]]:
-        """Ask for what is open. A `Last-Event-ID` says that we come again: one that was deleted since ends alone."""
         self._cursors.connect()
         positions = [str(self._cursors[name]) for name in self._open]
         wanted = [f"{segment(name)}@{seq}" for name, seq in zip(self._open, positions, strict=True)]
-        headers = {"Last-Event-ID": ".".join(positions)} if self._connected_before else {}
-        self._connected_before = True
-        return (("streams", ",".join(wanted)),), headers
+        return (("streams", ",".join(wanted)),), self._again(".".join(positions))
 
     def read(self, frame: Frame) -> tuple[tuple[str, Event], ...]:
         try:
@@ -279,7 +270,7 @@ class ManyStreams:
         return ((stream, event),) if self._cursors.take(stream, event.seq) else ()
 
     def ends(self, frame: Frame) -> bool:
-        """One of them, where it is named; else all."""
+        """Tell whether it is the end of all: one of them may be named."""
         ended = read_stream_name(frame.data)
         if ended is None:
             self._open.clear()

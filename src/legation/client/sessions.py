@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from legation.client.decode import Frame
-from legation.client.follow import Broken, Follow
+from legation.client.follow import Broken, Follow, FollowSource
 from legation.client.group import ApiMethod, C, Group, P, calls, calls_of, follows_of, lists, lists_of
 from legation.client.request import (
     PATIENCE,
@@ -264,26 +264,20 @@ _info = AsJson(SessionInfo)
 # nothing out, and the next one goes on behind the last number that was given.
 
 
-class SessionEvents:
-    body: bytes | None = None
-    over = False
-
+class SessionEvents(FollowSource[SessionEvent]):
     def __init__(self, session: str, after: int, *, raw: bool) -> None:
         if after < 0:
             raise InvalidParams("cannot follow a session from a negative number: 0 is its beginning")
         self.path = f"{session_path(session)}/events/sse"
         self._after = after
         self._raw = raw_query(raw)
-        self._connected_before = False
 
     def begin_after(self, sequence: int) -> None:
         self._after = sequence
 
     def connect(self) -> tuple[Query, dict[str, str]]:
         after = str(self._after)
-        headers = {"Last-Event-ID": after} if self._connected_before else {}
-        self._connected_before = True
-        return (("offset", after), *self._raw), headers
+        return (("offset", after), *self._raw), self._again(after)
 
     def read(self, frame: Frame) -> tuple[SessionEvent, ...]:
         try:
@@ -295,24 +289,18 @@ class SessionEvents:
         self._after = event.sequence
         return (event,)
 
-    def ends(self, frame: Frame) -> bool:  # noqa: ARG002 - whatever it says, it is about this one
-        return True
 
-
-class TurnEvents:
+class TurnEvents(FollowSource[SessionEvent]):
     """The first connection takes the message there; those after it go on in the session's own stream.
 
     Messages wait for each other, so turns of others may come before: ours is the one that begins with our text."""
 
-    over = False
-
     def __init__(self, session: str, message: NewMessage, *, raw: bool) -> None:
         self.path = f"{session_path(session)}/messages/stream"
-        self.body: bytes | None = encoded(message)
+        self.body = encoded(message)
         self._text = ItemText(message.message)
         self._rest = SessionEvents(session, 0, raw=raw)
         self._query = raw_query(raw)
-        self._connected_before = False
         self._begun: SessionEvent | None = None  # a turn of which it is not known yet whether it is ours
         self._ours: str | None = None
 

@@ -9,7 +9,7 @@ import msgspec
 
 from legation.client import operations
 from legation.client.decode import Frame
-from legation.client.follow import Follow, ManyStreams, OneStream
+from legation.client.follow import Follow, FollowSource, ManyStreams, OneStream
 from legation.client.group import C, Group, calls, follows, lists, reads_lines, saves
 from legation.client.request import PATIENCE, Query, Reconnects
 from legation.client.sessions import SessionsApi
@@ -52,11 +52,8 @@ class NumberedChange(NamedTuple):
     approval: ApprovalChanged
 
 
-class ApprovalChanges:
+class ApprovalChanges(FollowSource[NumberedChange]):
     """A source of changes. What this version cannot read is passed over: a newer server may say more."""
-
-    body: bytes | None = None
-    over = False
 
     def __init__(self, after: int) -> None:
         self._stream = OneStream(STREAM, after)
@@ -67,9 +64,6 @@ class ApprovalChanges:
 
     def read(self, frame: Frame) -> tuple[NumberedChange, ...]:
         return tuple(change for event in self._stream.read(frame) if (change := _change(event)) is not None)
-
-    def ends(self, frame: Frame) -> bool:
-        return self._stream.ends(frame)
 
 
 def follow_approvals(after: int = 0, *, patience: float = PATIENCE) -> Follow[NumberedChange]:
