@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.fresh import ROOT, fresh_clone, newcomer_environment
+from tests.fresh_clone import ROOT, fresh_clone, newcomer_environment
 from tools.rules import to_add
 
 from legation.store.database.migrations import newest

@@ -6,9 +6,7 @@ from tools.rules import breaches, report
 
 # Issue 17 brings each to nothing, and then this table goes. Lower a number whenever you can.
 NOT_YET = {
-    "modules_have_names_of_the_field": 2,
-    "class_names_occur_once": 35,
-    "docstrings_begin_with_a_verb_or_a_noun": 149,
+    "class_names_occur_once": 1,
 }
 
 

@@ -10,11 +10,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 from statistics import median
-from typing import Final
 
 from tools import rules
-
-_IMPORTS: Final = (ast.Import, ast.ImportFrom)
 
 
 def figures(tree: rules.Tree) -> dict[str, float]:
@@ -49,18 +46,16 @@ def own_lines(module: rules.Module) -> int:
     """Count the lines that say something themselves: no imports, blank lines or docstrings."""
     left_out: set[int] = set()
     for node in module.nodes:
-        if isinstance(node, _IMPORTS) or _is_text_alone(node):
+        if isinstance(node, ast.Import | ast.ImportFrom) or (
+            isinstance(node, ast.Expr) and _is_text(node.value)
+        ):
             left_out |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     text = module.text.splitlines()
     return sum(1 for number, line in enumerate(text, 1) if line.strip() and number not in left_out)
 
 
-def _is_text_alone(node: ast.AST) -> bool:
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def main(folders: list[str]) -> None:

@@ -93,8 +93,9 @@ SHORT: Final[Mapping[str, str]] = {
     "testing/clock": "shipped for the tests of others",
 }
 
-# Names that protocols, events and error codes fix: the same thing may be called so in several of them.
-NAMED_BY_OTHERS: Final = ("wire/", "errors")
+# Names and texts that users, protocols, events and error codes have: the same thing may be called so in several of them, and
+# what describes it stays.
+PUBLISHED: Final = re.compile(r"wire/.+|errors|testing/.+|agents/\w+/messages|server/http/response")
 
 NOT_FIRST: Final = re.compile(
     r"(?:of|that|what(?:ever)?|who(?:ever|m|se)?|how(?:ever)?|where(?:ver)?|when(?:ever)?|why|which(?:ever)?)\b",
@@ -393,7 +394,7 @@ def class_names_occur_once(tree: Tree) -> Found:
         for node in module.nodes:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{tree.shown(module)}:{node.lineno}")
-                ours[node.name] += not module.name.startswith(NAMED_BY_OTHERS)
+                ours[node.name] += not PUBLISHED.fullmatch(module.name)
     for name, found in sorted(places.items()):
         if len(found) > 1 and ours[name]:
             yield name, f"the name of {len(found)} classes: {', '.join(found)}"
@@ -414,9 +415,9 @@ def docstrings_begin_with_a_verb_or_a_noun(tree: Tree) -> Found:
 def _is_published(module: Module, node: ast.AST) -> bool:
     """Routes, shapes, event types and errors are described to users by their docstrings: those texts stay."""
     if isinstance(node, ast.ClassDef):
-        return module.name.startswith(NAMED_BY_OTHERS)
+        return PUBLISHED.fullmatch(module.name) is not None
     decorators = getattr(node, "decorator_list", [])
-    return any(ast.unparse(decorator).startswith("routes.") for decorator in decorators)
+    return any(re.match(r"\w*routes\.", ast.unparse(decorator)) for decorator in decorators)
 
 
 # Descriptors and processes.
