@@ -75,10 +75,10 @@ COMMANDS = {
     "trace": Loads("cli client errors ids secret settings wire", CLIENT, "", 6900),
     "status": Loads("cli client errors ids secret settings store wire", CLIENT, "", 6800),
     "agents": Loads(
-        "agents cli clock errors ids proc secret settings store wire", CLIENT, f"{LOOP} tarfile", 7200
+        "agents cli clock errors ids proc secret settings store wire", CLIENT, f"{LOOP} tarfile", 7900
     ),
     "doctor": Loads(
-        "approvals cli errors proc secret settings store wire", CLIENT, f"{LOOP} email sqlite3", 7200
+        "approvals cli errors proc secret settings store wire", CLIENT, f"{LOOP} email sqlite3", 7500
     ),
     "policy check x": Loads("approvals cli errors secret settings tasks wire", CLIENT, f"{LOOP} email", 7800),
     # Neither the host nor any driver: an agent that is never started costs nothing.
@@ -86,7 +86,7 @@ COMMANDS = {
         "agents approvals clock errors gateway ids proc redact secret server settings store tasks wire",
         SERVER,
         SERVED,
-        46500,
+        45000,
     ),
 }
 DRIVERS = tuple(

@@ -43,7 +43,7 @@ from legation.store.database.transaction import Transaction
 from legation.store.secrets.keys import KeyRing
 from legation.store.secrets.sealer import Sealer
 from legation.store.secrets.vault import ContentStore, Rewrapper
-from legation.wire.ask import RuleAction
+from legation.wire.action import RuleAction
 from legation.wire.principal import Principal
 
 T = TypeVar("T")

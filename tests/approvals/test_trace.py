@@ -35,7 +35,7 @@ from legation.approvals.trace.step import (
 )
 from legation.errors import InvalidParams, NotFound
 from legation.store.secrets.vault import MAX_PAGE
-from legation.wire.ask import RuleAction
+from legation.wire.action import RuleAction
 
 JQ = {
     "supervised": "[.[] | select(.supervisor_reasoning != null)]",

@@ -54,9 +54,9 @@ from legation.errors import AlreadyAnswered, Conflict, Forbidden, LegationError,
 from legation.store.database.transaction import Database, Queries, Transaction
 from legation.store.secrets.sealer import Sealer
 from legation.wire.acp.updates import TOOL_KINDS, ToolCall
-from legation.wire.action import Action
+from legation.wire.action import Action, RuleAction
 from legation.wire.api.approvals import NewGrant
-from legation.wire.ask import Outcome, RuleAction
+from legation.wire.ask import Outcome
 from legation.wire.principal import Principal
 
 DOOR: Final = "door"  # what a limit of no policy is named after

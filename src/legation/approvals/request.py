@@ -15,8 +15,8 @@ from legation.approvals.trace.step import Seals, StepKind, TracedCall, contents_
 from legation.store.audit import names_of
 from legation.store.database.transaction import Queries, Transaction, only
 from legation.store.secrets.sealer import Sealer
-from legation.wire.action import Action, Sort
-from legation.wire.ask import Decision, Outcome, RuleAction
+from legation.wire.action import Action, RuleAction, Sort
+from legation.wire.ask import Decision, Outcome
 from legation.wire.principal import Principal
 
 LimitName: TypeAlias = Literal["per-minute", "total", "spend", "loop", "pending"]

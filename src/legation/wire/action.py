@@ -35,6 +35,7 @@ MAX_NAMES = 4_000
 MAX_TOOL = 512
 """Characters of a tool's name: every rule is held against it."""
 
+RuleAction = Literal["allow", "supervisor", "human_approval", "deny"]  # from the mildest to the strictest
 EFFECTLESS: Final = frozenset(("read", "search", "think"))
 """Kinds of calls that change nothing."""
 

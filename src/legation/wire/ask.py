@@ -14,10 +14,9 @@ import msgspec
 
 from legation.wire.acp.methods import CancelledOutcome, PermissionOption, PermissionOutcome, SelectedOutcome
 from legation.wire.acp.updates import Diff
-from legation.wire.action import Action
+from legation.wire.action import Action, RuleAction
 
 Outcome = Literal["approved", "denied", "expired", "superseded", "cancelled"]
-RuleAction = Literal["allow", "supervisor", "human_approval", "deny"]  # from the mildest to the strictest
 
 _KINDS_IN_ORDER: dict[Outcome, tuple[str, ...]] = {
     "approved": ("allow_once",),

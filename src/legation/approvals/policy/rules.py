@@ -22,8 +22,7 @@ from legation.approvals.policy.conditions import PLACES, ActionView, Condition
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.patterns import go_glob, is_literal, literal_prefix
 from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth
-from legation.wire.action import Action
-from legation.wire.ask import RuleAction
+from legation.wire.action import Action, RuleAction
 
 EVERY: Final = "*"
 RULE_ACTIONS: Final[tuple[RuleAction, ...]] = get_args(RuleAction)

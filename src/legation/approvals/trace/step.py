@@ -35,8 +35,7 @@ from legation.store.database.transaction import Dangling, Queries, Row, Rows, Tr
 from legation.store.secrets.sealer import DataKey, Sealer, WrappedKey, must_be_plain
 from legation.store.secrets.vault import content_bound
 from legation.wire import jsontext
-from legation.wire.action import Action
-from legation.wire.ask import RuleAction
+from legation.wire.action import Action, RuleAction
 from legation.wire.principal import Principal
 
 LONGEST_NAME: Final = 256  # characters of an agent's, a tool's or a rule's name
