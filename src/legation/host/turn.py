@@ -353,26 +353,20 @@ class Decided:
         if turn is None:
             return False
         kinds = _RUNNING if action.kind == "execute" else _WRITING
-        folder = action.params.get("cwd")
-        for entry in self._entries.values():
-            if (
-                not entry.approved
-                or entry.turn != turn
-                or entry.call is None
-                or self._calls.is_over(entry.call)
-            ):
-                continue
-            if action.kind != "read" and entry.kind not in kinds:
-                continue
-            if (
-                real is None
-                and command_line(action.command) in entry.commands
-                and (folder in (None, cwd) or real_path(str(folder)) in entry.real)
-            ):
-                return True
-            if real is not None and real in entry.real:
-                return True
-        return False
+        approved = [
+            each
+            for each in self._entries.values()
+            if each.approved
+            and each.turn == turn
+            and each.call is not None
+            and not self._calls.is_over(each.call)
+            if action.kind == "read" or each.kind in kinds
+        ]
+        if real is not None:
+            return any(real in each.real for each in approved)
+        line, folder = command_line(action.command), action.params.get("cwd")
+        there = [each for each in approved if line in each.commands]
+        return any(folder in (None, cwd) or real_path(str(folder)) in each.real for each in there)
 
     def was_asked(self, call: ToolCallPatch, action: Action, turn: str | None) -> bool:
         """INV-E2."""

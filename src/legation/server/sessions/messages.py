@@ -147,12 +147,10 @@ class MessageQueue:
         self, record: SessionRecord, session: Session, blocks: tuple[ContentBlock, ...]
     ) -> PromptResult:
         """A client of ACP has the word, now; `PromptInFlight` where another has it."""
-        now = self._clock.now_ms()
-        if session.busy:  # it will be refused
-            await self._note(record, replace(record.details, updated_at=now))
-        else:
-            prompted = session.stream.head
-            await self._note(record, replace(record.details, updated_at=now, prompted=prompted, cut=None))
+        details = replace(record.details, updated_at=self._clock.now_ms())
+        if not session.busy:  # else it will be refused
+            details = replace(details, prompted=session.stream.head, cut=None)
+        await self._note(record, details)
         end = await session.talk.until_over(session.talk.begin(blocks))
         if record.details.prompted is not None and not session.busy:
             cut = CutTurn(at=self._clock.now_ms(), reason=end.cut) if end.cut else record.details.cut

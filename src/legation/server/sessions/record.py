@@ -373,8 +373,7 @@ class SessionRecords:
         return None if record is None or record.status == "deleted" else record
 
     def get(self, workspace: str, session_id: str) -> SessionRecord:
-        record = self._known.get((workspace, session_id))
-        if record is not None and record.status != "deleted":
+        if (record := self.find(workspace, session_id)) is not None:
             return record
         if self.was_deleted(workspace, session_id):
             raise was_deleted(session_id)
