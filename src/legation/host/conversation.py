@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import msgspec
+from msgspec.structs import replace
 
 from legation.agents.rpc import AgentRefused, RpcFault
 from legation.errors import (
@@ -153,13 +153,8 @@ class Conversation:
         # An environment is no part of what an agent asks about, and can make any command another.
         if "env" not in service.params and self._decided.covers(action, real, turn, self._session.meta.cwd):
             return self._do(service, real, do)
-        ask = self._ask_about(
-            action,
-            service.title,
-            tool_call_id=self.tool_calls.about(path, service.command),
-            options=SERVICE_OPTIONS,
-            diffs=(service.diff,) if service.diff else (),
-        )
+        call, diffs = self.tool_calls.about(path, service.command), (service.diff,) if service.diff else ()
+        ask = replace(self._ask_about(action, service.title, call), options=SERVICE_OPTIONS, diffs=diffs)
         answer = self._put(ask)
         doing = asyncio.ensure_future(self._do_if_allowed(ask, answer, service, real, do))
 
@@ -217,11 +212,10 @@ class Conversation:
         except InvalidParams:  # not to be judged by its arguments, so by its kind alone
             action = Action(agent=self._agent_name(), tool=call.kind or "other", kind=call.kind or "other")
         if hidden := self.tool_calls.hidden(call):  # no rule lets pass what nobody has seen
-            action = msgspec.structs.replace(action, unclear=(*action.unclear, *hidden))
+            action = replace(action, unclear=(*action.unclear, *hidden))
         turn = self._turn
         if not self._decided.was_asked(call, action, turn.id if turn else None):
-            ask = self._ask_about(action, call.title or action.tool, tool_call_id=call.tool_call_id)
-            self._unasked(ask, turn)
+            self._unasked(self._ask_about(action, call.title or action.tool, call.tool_call_id), turn)
 
     def unasking(self, mode: str) -> None:
         """Trace a mode in which it does not ask, as the change of mode that it amounts to."""
@@ -314,37 +308,21 @@ class Conversation:
             )
         except InvalidParams as error:
             raise RpcFault(ErrorCode.INVALID_PARAMS, error.message) from None
-        return self._ask_about(
-            action,
-            call.title or action.tool,
-            tool_call_id=call.tool_call_id,
-            options=request.options,
-            diffs=tuple(each for each in call.content or () if isinstance(each, Diff)),
-            editable=self._session.agent.takes_edits,
-        )
+        diffs = tuple(each for each in call.content or () if isinstance(each, Diff))
+        ask = self._ask_about(action, call.title or action.tool, call.tool_call_id)
+        return replace(ask, options=request.options, diffs=diffs, editable=self._session.agent.takes_edits)
 
-    def _ask_about(
-        self,
-        action: Action,
-        title: str,
-        *,
-        tool_call_id: str | None = None,
-        options: tuple[PermissionOption, ...] = (),
-        diffs: tuple[Diff, ...] = (),
-        editable: bool = False,
-    ) -> Ask:
+    def _ask_about(self, action: Action, title: str, tool_call_id: str | None = None) -> Ask:
         now = self._clock.now_ms()
         return Ask(
             id=new_id("apr", now_ms=now),
             session_id=self._session.id,
             action=action,
-            options=options,
+            options=(),
             title=title,
             asked_at=now,
             tool_call_id=tool_call_id,
             turn=self._turn.id if self._turn else None,
-            diffs=diffs,
-            editable=editable,
         )
 
     def _go_on(self) -> None:
