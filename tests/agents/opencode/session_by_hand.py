@@ -15,10 +15,10 @@ from legation.agents.opencode.messages import (
     ModelLimit,
     OfferedAgent,
     OpenCodeModel,
+    OpenCodeSessionInfo,
     PermissionRule,
     ProviderInfo,
     Providers,
-    SessionInfo,
     SessionTime,
     read_event,
 )
@@ -106,7 +106,9 @@ def _plain(update: SessionUpdate) -> dict[str, Any]:
 
 
 def make_session(bench: SessionByHand, session_id: str) -> OpenCodeSession:
-    info = SessionInfo(id=session_id, directory="/w", title="", time=SessionTime(created=0, updated=0))
+    info = OpenCodeSessionInfo(
+        id=session_id, directory="/w", title="", time=SessionTime(created=0, updated=0)
+    )
     model = OpenCodeModel(id="m", name="m", limit=ModelLimit(context=1000))
     providers = Providers(providers=(ProviderInfo(id="p", name="p", models={"m": model}),), default={})
     agents = tuple(OfferedAgent(name=name, mode="primary", permission=(ASK,)) for name in ("build", "plan"))

@@ -12,7 +12,7 @@ OURS: tuple[tuple[object, str], ...] = (
     (messages.Message, "Message"),
     (messages.Part, "Part"),
     (messages.Status, "SessionStatus"),
-    (messages.SessionInfo, "Session"),
+    (messages.OpenCodeSessionInfo, "Session"),
     (messages.OfferedAgent, "Agent"),
     (messages.Providers, "config.providers.answer:200"),
     (messages.PermissionRequest, "PermissionRequest"),

@@ -19,7 +19,7 @@ import msgspec
 from legation.agents.driver import OnAnswer, OpenRequest, PromptBlocks
 from legation.agents.native import DriverContext, NativeAgent
 from legation.agents.opencode.launch import home_must_bring_no_code, must_bring_no_code
-from legation.agents.opencode.messages import Event, SessionChanged, SessionInfo
+from legation.agents.opencode.messages import OpenCodeEvent, OpenCodeSessionInfo, SessionChanged
 from legation.agents.opencode.options import offered
 from legation.agents.opencode.server import OpenCodeServer, ServerListener
 from legation.agents.opencode.session import OpenCodeSession
@@ -122,7 +122,7 @@ class OpenCodeAgent(NativeAgent):
 
     # What its servers tell: `server.ServerListener`.
 
-    def take(self, event: Event) -> None:
+    def take(self, event: OpenCodeEvent) -> None:
         own = next((each for each in self._sessions.values() if each.has(event.session_id)), None)
         if own is None and isinstance(event.body, SessionChanged):  # a sub-agent's, which begins
             parent = event.body.info.parent_id
@@ -216,7 +216,12 @@ class OpenCodeAgent(NativeAgent):
         where = cwd or str(self._context.command.cwd)
         server = await self._leases.server_for(OpenRequest(where), timeout)
         listed = await server.api.get(
-            "/session", tuple[SessionInfo, ...], directory=where, timeout=timeout, roots="true", limit=LISTED
+            "/session",
+            tuple[OpenCodeSessionInfo, ...],
+            directory=where,
+            timeout=timeout,
+            roots="true",
+            limit=LISTED,
         )
         return acp.ListSessionsResponse(
             sessions=tuple(_listed(each) for each in listed if cwd is None or each.directory == cwd)
@@ -272,7 +277,7 @@ class OpenCodeAgent(NativeAgent):
     async def _begin(
         self, path: str, server: OpenCodeServer, request: OpenRequest, timeout: float
     ) -> OpenCodeSession:
-        info = await server.api.post(path, {}, SessionInfo, directory=request.cwd, timeout=timeout)
+        info = await server.api.post(path, {}, OpenCodeSessionInfo, directory=request.cwd, timeout=timeout)
         return await self._open(server, info, request.mcp_servers)
 
     async def _take_up(self, request: OpenRequest, timeout: float) -> OpenCodeSession:
@@ -282,9 +287,11 @@ class OpenCodeAgent(NativeAgent):
         await session.quiet()
         return session
 
-    async def _found(self, server: OpenCodeServer, request: OpenRequest, timeout: float) -> SessionInfo:
+    async def _found(
+        self, server: OpenCodeServer, request: OpenRequest, timeout: float
+    ) -> OpenCodeSessionInfo:
         path = f"/session/{request.session_id}"
-        info = await server.api.get(path, SessionInfo, directory=request.cwd, timeout=timeout)
+        info = await server.api.get(path, OpenCodeSessionInfo, directory=request.cwd, timeout=timeout)
         if not await asyncio.to_thread(_same, info.directory, request.cwd):
             raise InvalidParams(
                 f"cannot take up session {request.session_id}: it is of another folder; open it there"
@@ -292,7 +299,7 @@ class OpenCodeAgent(NativeAgent):
         return info
 
     async def _open(
-        self, server: OpenCodeServer, info: SessionInfo, mcp: tuple[McpServer, ...]
+        self, server: OpenCodeServer, info: OpenCodeSessionInfo, mcp: tuple[McpServer, ...]
     ) -> OpenCodeSession:
         """Make the session. What is asked here makes OpenCode load all that a turn needs, so that an early abort cannot poison it."""
         where = info.directory
@@ -329,7 +336,7 @@ def _setup(session: OpenCodeSession) -> acp.SessionSetup:
     return acp.SessionSetup(modes=session.offers.modes, config_options=session.offers.options)
 
 
-def _listed(info: SessionInfo) -> acp.ListedSession:
+def _listed(info: OpenCodeSessionInfo) -> acp.ListedSession:
     updated = datetime.fromtimestamp(info.time.updated / 1000, UTC).isoformat()
     return acp.ListedSession(session_id=info.id, cwd=info.directory, title=info.title, updated_at=updated)
 

@@ -258,7 +258,7 @@ class SessionTime(OpenCodeShape):
     updated: int
 
 
-class SessionInfo(OpenCodeShape):
+class OpenCodeSessionInfo(OpenCodeShape):
     id: str
     directory: str
     title: str
@@ -393,7 +393,7 @@ class PartDelta(SessionProperties):
 
 
 class SessionChanged(SessionProperties):
-    info: SessionInfo
+    info: OpenCodeSessionInfo
 
 
 class StatusChanged(SessionProperties):
@@ -521,7 +521,7 @@ class _Session(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class OpenCodeEvent:
     """`line` is the event as it came. `body` is None where this driver cannot read it, and of a digest where `is_cut`."""
 
     type: str
@@ -542,7 +542,7 @@ _sessions = msgspec.json.Decoder(_Session)
 _bodies = {name: msgspec.json.Decoder(body) for name, body in READ.items()}
 
 
-def read_event(line: bytes) -> Event | None:
+def read_event(line: bytes) -> OpenCodeEvent | None:
     """Read an event; None where it is none at all."""
     try:
         envelope = _envelopes.decode(line)
@@ -553,7 +553,7 @@ def read_event(line: bytes) -> Event | None:
     return _typed(payload, raw, envelope.directory)
 
 
-def _typed(payload: _Payload, raw: bytes, directory: str | None) -> Event:
+def _typed(payload: _Payload, raw: bytes, directory: str | None) -> OpenCodeEvent:
     properties = bytes(payload.properties)
     body = None
     if payload.type in _bodies:
@@ -562,15 +562,15 @@ def _typed(payload: _Payload, raw: bytes, directory: str | None) -> Event:
         except jsontext.READ_ERRORS:
             body = None
     if body is not None:
-        return Event(payload.type, raw, directory, getattr(body, "session_id", None), body)
+        return OpenCodeEvent(payload.type, raw, directory, getattr(body, "session_id", None), body)
     try:
         session = _sessions.decode(properties).sessionID
     except jsontext.READ_ERRORS:
         session = None
-    return Event(payload.type, raw, directory, session)
+    return OpenCodeEvent(payload.type, raw, directory, session)
 
 
-def _read_leniently(line: bytes) -> Event | None:
+def _read_leniently(line: bytes) -> OpenCodeEvent | None:
     """Lone surrogates and bytes that are no UTF-8: written again without them, so that strict readers can."""
     try:
         value = jsontext.read_leniently(line)

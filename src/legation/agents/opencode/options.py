@@ -13,9 +13,9 @@ from legation.agents.opencode.messages import (
     Config,
     OfferedAgent,
     OpenCodeModel,
+    OpenCodeSessionInfo,
     PermissionRule,
     Providers,
-    SessionInfo,
 )
 from legation.agents.opencode.server import ServerApi
 from legation.errors import InvalidParams
@@ -59,7 +59,11 @@ class OpenCodeOptions:
 
     @classmethod
     def of(
-        cls, agents: tuple[OfferedAgent, ...], providers: Providers, config: Config, info: SessionInfo | None
+        cls,
+        agents: tuple[OfferedAgent, ...],
+        providers: Providers,
+        config: Config,
+        info: OpenCodeSessionInfo | None,
     ) -> OpenCodeOptions:
         offered = tuple(each for each in agents if each.mode != "subagent" and not each.hidden)
         made = cls(offered, providers, model=config.model or _first(providers))
@@ -162,7 +166,7 @@ class OpenCodeOptions:
         )
 
 
-async def offered(api: ServerApi, info: SessionInfo) -> OpenCodeOptions:
+async def offered(api: ServerApi, info: OpenCodeSessionInfo) -> OpenCodeOptions:
     """Ask what there is to choose in the folder of a session, and what was chosen when it was left."""
     where = info.directory
     agents = await api.get("/agent", tuple[OfferedAgent, ...], directory=where)

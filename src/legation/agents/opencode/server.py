@@ -28,15 +28,15 @@ from legation.agents import outlines
 from legation.agents.native import Trouble, brief_of
 from legation.agents.opencode.launch import mcp_config, serve
 from legation.agents.opencode.messages import (
-    Event,
     Idle,
     InstanceDisposed,
     McpStatus,
+    OpenCodeEvent,
+    OpenCodeSessionInfo,
     PermissionRequest,
     QuestionRequest,
     ServerHealth,
     SessionChanged,
-    SessionInfo,
     Status,
     Told,
     read_event,
@@ -66,7 +66,7 @@ _log = logging.getLogger(__name__)
 class ServerListener(Protocol):
     """`take`, `trouble` and `lost` are called while reading and must not wait."""
 
-    def take(self, event: Event) -> None: ...
+    def take(self, event: OpenCodeEvent) -> None: ...
     def trouble(self, code: DiagnosticCode, message: str) -> None: ...
     def lost(self, found: Exit) -> None: ...
     async def catch_up(self) -> None: ...
@@ -252,7 +252,7 @@ class OpenCodeServer:
         for listener in told:
             await listener.room()
 
-    def _hand_on(self, event: Event) -> set[ServerListener]:
+    def _hand_on(self, event: OpenCodeEvent) -> set[ServerListener]:
         if isinstance(event.body, SessionChanged) and event.body.info.parent_id in self._of_session:
             self._of_session.setdefault(event.body.session_id, self._of_session[event.body.info.parent_id])
         listener = self._of_session.get(event.session_id or "")
@@ -284,7 +284,7 @@ class OpenCodeServer:
             listener.trouble(code, message)
 
 
-async def event_of(line: bytes, trouble: Trouble) -> Event | None:
+async def event_of(line: bytes, trouble: Trouble) -> OpenCodeEvent | None:
     """Read an event; of one that is too much for the loop what its digest says (INV-N1)."""
     if not outlines.is_heavy(line):
         return read_event(line)
@@ -468,9 +468,9 @@ class RemoteSession:
         path = f"/session/{session_id}/message"
         return await self._api.get(path, tuple[Told, ...], directory=self._directory)
 
-    async def children(self) -> tuple[SessionInfo, ...]:
+    async def children(self) -> tuple[OpenCodeSessionInfo, ...]:
         path = f"/session/{self._session_id}/children"
-        return await self._api.get(path, tuple[SessionInfo, ...], directory=self._directory)
+        return await self._api.get(path, tuple[OpenCodeSessionInfo, ...], directory=self._directory)
 
     async def permissions(self) -> tuple[PermissionRequest, ...]:
         """Permissions that are open in the folder, of whichever session."""

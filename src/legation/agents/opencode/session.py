@@ -9,9 +9,10 @@ from legation.agents.driver import OnAnswer, PromptBlocks
 from legation.agents.native import TOO_LONG
 from legation.agents.opencode.messages import (
     Busy,
-    Event,
     Message,
     MessageUpdated,
+    OpenCodeEvent,
+    OpenCodeSessionInfo,
     Part,
     PartDelta,
     PartUpdated,
@@ -24,7 +25,6 @@ from legation.agents.opencode.messages import (
     SessionCompacted,
     SessionFailed,
     SessionIdle,
-    SessionInfo,
     StatusChanged,
     StepFinishPart,
     TodoUpdated,
@@ -61,7 +61,7 @@ class OpenCodeSession:
         self,
         host: OpenCodeHost,
         server: OpenCodeServer,
-        info: SessionInfo,
+        info: OpenCodeSessionInfo,
         offers: OpenCodeOptions,
         mcp: tuple[McpServer, ...] = (),
     ) -> None:
@@ -120,7 +120,7 @@ class OpenCodeSession:
 
     # What OpenCode says.
 
-    def take(self, event: Event) -> None:
+    def take(self, event: OpenCodeEvent) -> None:
         body = event.body
         match body:
             case MessageUpdated():
@@ -200,7 +200,7 @@ class OpenCodeSession:
         cost = Cost(amount=round(self._cost, 9), currency="USD")
         return [UsageUpdate(used=part.tokens.context, size=self.offers.context, cost=cost)]
 
-    def _status(self, body: StatusChanged, event: Event) -> None:
+    def _status(self, body: StatusChanged, event: OpenCodeEvent) -> None:
         match body.status:
             case Busy() if body.session_id == self.id:
                 self._turns.busy()
@@ -213,14 +213,14 @@ class OpenCodeSession:
                     self._turns.now.retried(status)
                     self._turns.cut_if_due()
 
-    def _info(self, info: SessionInfo, event: Event) -> None:
+    def _info(self, info: OpenCodeSessionInfo, event: OpenCodeEvent) -> None:
         if info.parent_id in self._family:
             self._family.add(info.id)
         elif info.id == self.id and info.title != self._title and not info.title.startswith(_UNNAMED):
             self._title = info.title
             self._say(event, SessionInfoUpdate(title=info.title))
 
-    def _say(self, event: Event, *updates: SessionUpdate) -> None:
+    def _say(self, event: OpenCodeEvent, *updates: SessionUpdate) -> None:
         self._host.say(self.id, *updates, native=event.line)
 
     # What was missed, and what was before.
