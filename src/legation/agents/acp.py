@@ -66,12 +66,14 @@ class AcpAgent(Driver):
     and raises `TimedOut`.
     """
 
-    def __init__(self, child: Child, inbox: AgentListener, beginning: SessionStart | None = None) -> None:
+    def __init__(self, child: Child, listener: AgentListener, beginning: SessionStart | None = None) -> None:
         super().__init__(child.name, InitializeResponse(protocol_version=SUPPORTED_VERSIONS[0]))
         self.child = child
         stray = Stray()
-        self._peer = RpcPeer(child, inbox, stray)
-        self._output = Output(child, self._peer.run, trouble=inbox.trouble, stray=stray)  # reads from now on
+        self._peer = RpcPeer(child, listener, stray)
+        self._output = Output(
+            child, self._peer.run, trouble=listener.trouble, stray=stray
+        )  # reads from now on
         self._beginning = beginning or SessionStart()
 
     @classmethod
@@ -79,13 +81,13 @@ class AcpAgent(Driver):
         cls,
         launcher: Launcher,
         command: Command,
-        inbox: AgentListener,
+        listener: AgentListener,
         *,
         pipes: Pipes,
         capabilities: ClientCapabilities,
         timeout: float,
     ) -> Self:
-        agent = cls(await launcher.spawn(command, pipes), inbox)
+        agent = cls(await launcher.spawn(command, pipes), listener)
         try:
             await agent.initialize(capabilities, timeout)
         except BaseException:

@@ -18,7 +18,7 @@ async def open_driver(kind: DriverName, context: DriverContext) -> Driver:
             from legation.agents.acp import AcpAgent
 
             child = await context.launcher.spawn(context.command, context.pipes)
-            return AcpAgent(child, context.inbox, context.beginning)
+            return AcpAgent(child, context.listener, context.beginning)
         case "claude":
             from legation.agents.claude import ClaudeAgent
 

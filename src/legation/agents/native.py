@@ -78,7 +78,7 @@ class DriverContext:
     command: Command
     launcher: Launcher
     pipes: Pipes
-    inbox: AgentListener
+    listener: AgentListener
     pool: Pool
     trusts: Callable[[str], bool]
     beginning: SessionStart = field(default_factory=SessionStart)  # of sessions by ACP
@@ -226,7 +226,7 @@ class NativeAgent(Driver):
     def __init__(self, context: DriverContext) -> None:
         super().__init__(context.command.name, self.HELLO)
         self._context = context
-        self._inbox = context.inbox
+        self._listener = context.listener
         self._client = ClientCapabilities()
         self._cut: set[tuple[str, str]] = set()  # calls of which a digest is known (INV-N2)
 
@@ -308,12 +308,12 @@ class NativeAgent(Driver):
                 or (isinstance(update, ToolCallUpdate) and update.raw_input is not None)
             ):
                 self.mark_cut(session_id, update.tool_call_id)
-        self._inbox.updates(session_id, drafts)
+        self._listener.updates(session_id, drafts)
 
     def say_unknown(self, session_id: str, line: bytes) -> None:
         """A line that this driver does not understand is kept as it came, never dropped."""
         digest = line.digest if isinstance(line, outlines.LongLine) else b""
-        self._inbox.updates(session_id, [Draft(UNRECOGNIZED, line, digest=digest)])
+        self._listener.updates(session_id, [Draft(UNRECOGNIZED, line, digest=digest)])
 
     def hear(self, session_id: str, hear: Callable[[bytes, bytes], None], line: bytes, brief: bytes) -> None:
         """Hand a line on; what cannot be understood for a fault of ours is kept as one that is unknown."""
@@ -335,7 +335,7 @@ class NativeAgent(Driver):
         return self.elicitation.form is not None
 
     def trouble(self, code: DiagnosticCode, message: str) -> None:
-        self._inbox.trouble(code, message)
+        self._listener.trouble(code, message)
 
     def ask_permission(self, session_id: str, call: ToolCallPatch) -> asyncio.Task[PermissionDecision]:
         """Ask the host. The question is recorded in its place before this returns; cancelling the task takes it back."""
@@ -351,7 +351,7 @@ class NativeAgent(Driver):
     def refused_permission(self) -> PermissionDecision:
         """The answer to a question that nobody could be shown, with a word to those who read (INV-N2)."""
         what = f"the agent asked for a permission, was refused, and nobody was asked: {TOO_LONG}"
-        self._inbox.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
+        self._listener.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
         return PermissionDecision(
             allowed=False, message=f"This cannot be permitted: {TOO_LONG}. Do it in smaller parts."
         )
@@ -368,7 +368,7 @@ class NativeAgent(Driver):
         fault: Callable[[RpcFault], _T],
     ) -> asyncio.Task[_T]:
         try:
-            coming = asyncio.ensure_future(self._inbox.request(method, jsontext.write(request)))
+            coming = asyncio.ensure_future(self._listener.request(method, jsontext.write(request)))
         except RpcFault as refused:
             return asyncio.create_task(_now(fault(refused)))
 

@@ -107,10 +107,10 @@ def raw_answer(method: str, raw: bytes | RpcError) -> bytes | AgentError:
 
 
 class RpcPeer:
-    def __init__(self, child: Child, inbox: AgentListener, stray: Stray | None = None) -> None:
+    def __init__(self, child: Child, listener: AgentListener, stray: Stray | None = None) -> None:
         self._child = child
         self._strayed = stray or Stray()
-        self._inbox = inbox
+        self._listener = listener
         self.calls = OutgoingCalls(child, self._cancel, jsonrpc="2.0")
         self._answering: dict[bytes, asyncio.Future[object]] = {}
         self._updates = UpdateReader()
@@ -123,7 +123,7 @@ class RpcPeer:
                 while blocks := await self._child.blocks():
                     for piece in pieces(blocks, SLICE_BYTES):
                         await self._take(piece)
-                        await self._inbox.room()
+                        await self._listener.room()
         finally:
             self.calls.close()
             for coming in self._answering.values():
@@ -152,7 +152,7 @@ class RpcPeer:
         for found in self._updates.read(block):
             if not isinstance(found, bytes):
                 session, drafts = found
-                self._inbox.updates(session, drafts)
+                self._listener.updates(session, drafts)
                 await self._rest_after(len(drafts))
             elif len(found) > outlines.ODD_BYTES and is_odd(found):
                 await self._take_heavy(found)
@@ -181,7 +181,7 @@ class RpcPeer:
             self._stray(line)
             return
         if found.part[1] > MAX_LINE:  # no UTF-8: U+FFFD is longer than what it stands for
-            self._inbox.trouble(
+            self._listener.trouble(
                 DiagnosticCode.AGENT_LINE_TOO_LONG, f"skipped a line of {len(line)} bytes, which is no UTF-8"
             )
             return
@@ -192,25 +192,25 @@ class RpcPeer:
         elif found.has_id:
             await self._take_heavy_request(found, line)
         elif outlines.is_heavy(line):
-            self._inbox.trouble(
+            self._listener.trouble(
                 DiagnosticCode.AGENT_LINE_TOO_LONG,
                 f"skipped a notification, {found.method[:SHOWN_BYTES]!r}: {_too_much(len(line))}",
             )
         elif found.method == CANCEL_REQUEST:
             self._take_cancel(await outlines.part(line, found))
         else:
-            self._inbox.notification(found.method, await outlines.part(line, found))
+            self._listener.notification(found.method, await outlines.part(line, found))
 
     async def _take_heavy_update(self, session: str, found: outlines.Outline, line: bytes) -> None:
         digest = found.digest.encode() if outlines.is_heavy(line) else b""  # else it can be read as it is
         if digest and not found.whole:
             what = f"a line of {len(line)} bytes is no UTF-8: it is kept with U+FFFD where it is none"
-            self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
+            self._listener.trouble(DiagnosticCode.AGENT_STRAY_LINE, what)
         native = b"" if digest or found.whole else line
         draft = Draft(found.type, await outlines.part(line, found), native, found.span, digest)
         if len(draft.raw) > outlines.MOST_BYTES:
-            draft = await self._inbox.keep(session, draft)
-        self._inbox.updates(session, [draft])
+            draft = await self._listener.keep(session, draft)
+        self._listener.updates(session, [draft])
 
     async def _take_heavy_response(self, found: outlines.Outline, line: bytes) -> None:
         """Each copy of a long one takes a while: of an answer that nobody waits for there is none."""
@@ -232,10 +232,10 @@ class RpcPeer:
         why = _too_much(size)
         if method == ClientMethod.REQUEST_PERMISSION:
             what = f"the agent asked for a permission, was told `cancelled`, and nobody was asked: {why}"
-            self._inbox.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
+            self._listener.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
             answer: object = RequestPermissionResponse(outcome=CancelledOutcome())
         else:
-            self._inbox.trouble(
+            self._listener.trouble(
                 DiagnosticCode.AGENT_LINE_TOO_LONG,
                 f"refused a request, {method[:SHOWN_BYTES]!r}: {why}",
             )
@@ -251,7 +251,7 @@ class RpcPeer:
             native = line if text != line else b""
             odd = read_odd_update(bytes(message.params), native)
             if odd:
-                self._inbox.updates(odd[0], [odd[1]])
+                self._listener.updates(odd[0], [odd[1]])
             else:
                 self._stray(line)
         elif not message.method:
@@ -261,17 +261,17 @@ class RpcPeer:
         elif message.method == CANCEL_REQUEST:
             self._take_cancel(bytes(message.params))
         else:
-            self._inbox.notification(message.method, bytes(message.params))
+            self._listener.notification(message.method, bytes(message.params))
 
     def _stray(self, line: bytes) -> None:
         self._handled += STRAY_LINES - 1
         self._strayed.add(line)
-        self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
+        self._listener.trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
 
     def _take_response(self, raw_id: bytes, result: bytes, error: bytes) -> None:
         odd = self.calls.take(id_key(raw_id), read_error(error) if error else result or b"null")
         if odd:
-            self._inbox.trouble(DiagnosticCode.AGENT_LATE_RESPONSE, odd)
+            self._listener.trouble(DiagnosticCode.AGENT_LATE_RESPONSE, odd)
         else:
             self._strayed.settle()
 
@@ -285,7 +285,7 @@ class RpcPeer:
             self._write_answer(raw_id, refusal)
             return
         try:
-            coming = asyncio.ensure_future(self._inbox.request(method, params))
+            coming = asyncio.ensure_future(self._listener.request(method, params))
         except Exception as error:  # noqa: BLE001 - nothing an agent asks may end the connection
             self._write_answer(raw_id, _fault(method, error))
             return

@@ -187,8 +187,8 @@ class AmpTurn:
         hear = self._hear if flags.has(STREAM) else self._hear_plain
         take = partial(self._agent.hear, self._request.session_id, hear)
         try:
-            inbox = self._context.inbox
-            await read_lines(child, take, inbox.room, inbox.trouble)
+            listener = self._context.listener
+            await read_lines(child, take, listener.room, listener.trouble)
             await asyncio.wait({ending := asyncio.ensure_future(child.wait())}, timeout=EXIT_LIMIT)
             found = ending.result() if ending.done() else await child.stop(grace=0)
         finally:
@@ -276,7 +276,7 @@ class AmpTurn:
         if line.startswith(NO_KEY.encode()):
             self._refuse(refusal(line[:SHOWN_BYTES].decode(errors="replace")))
         elif not self.reply.given:  # what follows that has a link to sign in with
-            self._context.inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
+            self._context.listener.trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
 
     def _leave(self) -> None:
         """Stop a process that does not end by itself."""

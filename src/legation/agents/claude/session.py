@@ -55,7 +55,7 @@ class ClaudeSession:
         self.id = launch.session_id
         self.offers = ClaudeOptions()
         self._agent = agent
-        self._inbox = context.inbox
+        self._listener = context.listener
         self._opening = opening
         self._translator = ClaudeTranslator()
         self._turns = ClaudeTurns()
@@ -73,7 +73,7 @@ class ClaudeSession:
             stopping=lambda: self._stopping,
             ends=lambda: self._turns.ends,
         )
-        self.process = ClaudeProcess(child, self._inbox, self._take, self._ended)
+        self.process = ClaudeProcess(child, self._listener, self._take, self._ended)
 
     @classmethod
     async def open(
@@ -205,7 +205,7 @@ class ClaudeSession:
         heard = self._translator.take(brief)
         if heard.message is None:
             self.process.stray.add(line)
-            self._inbox.trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
+            self._listener.trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
             return
         self._agent.say(self.id, *heard.updates, native=line if heard.known else b"")
         if not heard.known:
@@ -253,20 +253,20 @@ class ClaudeProcess(Output):
     def __init__(
         self,
         child: Child,
-        inbox: AgentListener,
+        listener: AgentListener,
         take: Callable[[bytes, bytes], None],
         over: Callable[[LegationError], None],
     ) -> None:
-        super().__init__(child, self._read, trouble=inbox.trouble, over=over)
+        super().__init__(child, self._read, trouble=listener.trouble, over=over)
         self.child = child
-        self._inbox = inbox
+        self._listener = listener
         self._take = take
 
     async def _read(self) -> None:
-        await read_lines(self.child, self._take, self._room, self._inbox.trouble)
+        await read_lines(self.child, self._take, self._room, self._listener.trouble)
 
     async def _room(self) -> None:
-        await self._inbox.room()
+        await self._listener.room()
         if self.child.unsent > OUTBOX_LIMIT:
             await self.child.drain(WRITE_TIMEOUT)
 

@@ -190,7 +190,7 @@ class CodexAgent(NativeAgent):
         self._close_all(error)
 
     async def room(self) -> None:
-        await self._inbox.room()
+        await self._listener.room()
 
     # Sessions.
 

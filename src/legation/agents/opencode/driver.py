@@ -151,7 +151,7 @@ class OpenCodeAgent(NativeAgent):
                 await session.server.prepare(directory, session.mcp)
 
     async def room(self) -> None:
-        await self._inbox.room()
+        await self._listener.room()
 
     def _session(self, session_id: str) -> OpenCodeSession:
         session = self._sessions.get(session_id)
