@@ -117,7 +117,7 @@ class PendingReply(Generic[_T]):
         else:
             self._answer.set_result(answer)
 
-    def lose(self, error: LegationError) -> None:
+    def fail(self, error: LegationError) -> None:
         """There will be none: the agent has ended."""
         if not self._answer.done():
             self._answer.set_exception(error)
@@ -378,13 +378,13 @@ class NativeAgent(Driver):
             except RpcFault as refused:
                 return fault(refused)
 
-        def withdraw(task: asyncio.Task[_T]) -> None:
+        def take_back(task: asyncio.Task[_T]) -> None:
             """A task that is cancelled before its first step has cancelled nothing that it would wait for."""
             if task.cancelled():
                 coming.cancel()
 
         asked = asyncio.create_task(answer(), name=f"legation-asked-{self.name}")
-        asked.add_done_callback(withdraw)
+        asked.add_done_callback(take_back)
         return asked
 
 

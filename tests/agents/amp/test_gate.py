@@ -132,7 +132,7 @@ async def test_a_turn_that_ends_answers_nobody_any_more(tmp_path: Path) -> None:
     async with opened(tmp_path) as (gate, decider):
         asking = asyncio.create_task(ask(gate, PLUGIN))
         await until(decider.asked, 1)
-        gate.withdraw()
+        gate.cancel_all()
         assert await decider.taken_back()
         assert not asking.done()
         await gate.close()

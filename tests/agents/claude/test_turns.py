@@ -101,7 +101,7 @@ async def test_with_the_process_every_prompt_is_lost() -> None:
     turns = ClaudeTurns()
     [reply] = begin(turns, "a")
     taken = turns.add("steer")
-    turns.lose(AgentExited("gone"))
+    turns.fail(AgentExited("gone"))
     for waiting in (reply.value(), taken):
         with pytest.raises(AgentExited):
             await waiting

@@ -110,13 +110,13 @@ class Gate:
             return
         self._server.close()
         self._server = None
-        self.withdraw()
+        self.cancel_all()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_LIMIT):
                 await self._serving.close()
         os.close(self._directory)
 
-    def withdraw(self) -> None:
+    def cancel_all(self) -> None:
         """The turn is being ended: what is open is taken back. Its asker is told nothing any more, so that it does not
         take that for a mere no and go on."""
         for each in self._decided:

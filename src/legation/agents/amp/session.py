@@ -117,7 +117,7 @@ class AmpTurn:
 
     def _end(self) -> None:
         if self._gate:
-            self._gate.withdraw()
+            self._gate.cancel_all()
         if self._child and self._stopping is None:
             self._stopping = asyncio.create_task(self._child.stop(grace=0), name="legation-amp-stop")
 
@@ -129,10 +129,10 @@ class AmpTurn:
         except AgentRefused as error:
             self.reply.give(error)
         except LegationError as error:
-            self.reply.lose(error)
+            self.reply.fail(error)
         except Exception:  # noqa: BLE001 - a task boundary
             _log.exception("cannot go on with a turn of %r", self._agent.name)
-            self.reply.lose(
+            self.reply.fail(
                 AgentError(f"cannot go on with a turn of {self._agent.name!r}: a mistake of ours")
             )
 

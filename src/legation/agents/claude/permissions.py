@@ -119,18 +119,18 @@ class ClaudePermissions:
         else:
             self._control.refuse(line.request_id, why)
 
-    def withdraw(self, request_id: str) -> None:
+    def cancel(self, request_id: str) -> None:
         task = self._open.get(request_id)
         if task is not None:
             task.cancel()
 
-    def withdraw_all(self) -> None:
+    def cancel_all(self) -> None:
         for task in self._open.values():
             task.cancel()
 
-    async def end(self) -> None:
+    async def close(self) -> None:
         """Take back all questions and wait until they are."""
-        self.withdraw_all()
+        self.cancel_all()
         if self._open:
             await asyncio.wait(self._open.values())
 
@@ -369,7 +369,7 @@ class ControlProtocol:
             pending.on_answer(answer)
         pending.answer.set_result(answer)
 
-    def abandon(self, error: LegationError) -> None:
+    def close(self, error: LegationError) -> None:
         """There will be no answers any more."""
         for pending in self._pending.values():
             if not pending.answer.done():

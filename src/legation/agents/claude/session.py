@@ -192,7 +192,7 @@ class ClaudeSession:
             with suppress(LegationError):  # it is ending already
                 self.cancel()
         found = await self.process.stop(grace)
-        await self._permissions.end()
+        await self._permissions.close()
         return found
 
     # The agent speaks.
@@ -216,7 +216,7 @@ class ClaudeSession:
             case native.ControlRequest():
                 self._permissions.take(heard.message, is_cut=brief is not line)
             case native.ControlCancel(request_id=request_id):
-                self._permissions.withdraw(request_id)
+                self._permissions.cancel(request_id)
             case native.CommandLifecycle(command_uuid=uuid, state=state) if not self._leaving:
                 self._turns.moved(uuid, state)
             case native.UserLine(isReplay=True, uuid=uuid):
@@ -230,10 +230,10 @@ class ClaudeSession:
 
     def _ended(self, error: LegationError) -> None:
         self._over = error
-        self._permissions.withdraw_all()
-        self._control.abandon(error)
-        self._turns.lose(error)
-        self._opened.lose(self._startup_error() or error)
+        self._permissions.cancel_all()
+        self._control.close(error)
+        self._turns.fail(error)
+        self._opened.fail(self._startup_error() or error)
 
     def _startup_error(self) -> LegationError | None:
         if self._refusal is None:
@@ -332,9 +332,9 @@ class ClaudeTurns:
             self._named(turn, uuid)
         return bool(named)
 
-    def lose(self, error: LegationError) -> None:
+    def fail(self, error: LegationError) -> None:
         for turn in self._open:
-            turn.reply.lose(error)
+            turn.reply.fail(error)
             for taken in turn.waits.values():
                 if not taken.done():
                     taken.set_exception(error)

@@ -82,13 +82,13 @@ class CodexPermissions:
             return
         self._ask(thread_id, asked, params)
 
-    def withdraw(self, request_id: int | str) -> None:
+    def cancel(self, request_id: int | str) -> None:
         """The server waits for it no longer."""
         waiting = self._waiting.get(id_key(msgspec.json.encode(request_id)))
         if waiting:
             waiting[1].cancel()
 
-    def withdraw_all(self, thread_id: str | None = None) -> None:
+    def cancel_all(self, thread_id: str | None = None) -> None:
         """Take back those of one thread, or of all: its turn is over."""
         for whose, task in [*self._waiting.values()]:
             if thread_id in (None, whose):
@@ -182,7 +182,7 @@ class CodexPermissions:
                 _log.exception("cannot answer %s of Codex", asked.method)
                 asked.answer(declined(asked))
 
-        def withdraw(task: asyncio.Task[None]) -> None:
+        def take_back(task: asyncio.Task[None]) -> None:
             """A task that is cancelled before its first step has cancelled nothing that it would wait for."""
             self._waiting.pop(key, None)
             if task.cancelled():
@@ -191,7 +191,7 @@ class CodexPermissions:
         key = id_key(asked.key)
         task = asyncio.create_task(pass_on(), name=f"legation-codex-asked-{asked.method}")
         self._waiting[key] = thread_id, task
-        task.add_done_callback(withdraw)
+        task.add_done_callback(take_back)
 
 
 # Permissions: requests as tool calls, and decisions as the server takes them.

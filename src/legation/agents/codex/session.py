@@ -118,12 +118,12 @@ class CodexSession:
         try:
             async with asyncio.timeout(limit):
                 await self._idle.wait()
-                await self._let_go(limit)
+                await self._unsubscribe(limit)
         except TimeoutError:
             return self._server.ended
         return True
 
-    async def _let_go(self, limit: float) -> None:
+    async def _unsubscribe(self, limit: float) -> None:
         thread = ThreadOf(thread_id=self.id)
         for method in ("thread/backgroundTerminals/clean", "thread/unsubscribe"):
             with suppress(LegationError):  # it need not know the thread any more
@@ -131,12 +131,12 @@ class CodexSession:
 
     def close(self, error: LegationError) -> None:
         """Tell whoever waits."""
-        self._permissions.withdraw_all()
+        self._permissions.cancel_all()
         for task in self._tasks:
             task.cancel()
         self._running.clear()
         if self._turn is not None:
-            self._turn.reply.lose(error)
+            self._turn.reply.fail(error)
 
     async def _start(self, turn: CodexTurn, given: tuple[UserInput, ...]) -> None:
         start = TurnStart(thread_id=self.id, input=given, collaboration_mode=self.choice.native())
@@ -172,7 +172,7 @@ class CodexSession:
             case "serverRequest/resolved":
                 resolved = _read(heard, ResolvedNews)
                 if resolved:
-                    self._permissions.withdraw(resolved.request_id)
+                    self._permissions.cancel(resolved.request_id)
             case _:
                 self._tell(thread_id, heard)
 
@@ -212,7 +212,7 @@ class CodexSession:
             self._agent.say_unknown(self.id, heard.line)
             return
         self._runs_no_more(thread_id, news.turn.id)
-        self._permissions.withdraw_all(thread_id)
+        self._permissions.cancel_all(thread_id)
         turn = self._turn
         if thread_id != self.id or turn is None or turn.id != news.turn.id:
             return
@@ -276,7 +276,7 @@ class CodexSession:
         except AgentError as error:
             turn.reply.give(error)
         except LegationError as error:
-            turn.reply.lose(error)
+            turn.reply.fail(error)
 
     def _do(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=f"legation-codex-{self.id}")

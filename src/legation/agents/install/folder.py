@@ -159,12 +159,12 @@ class InstallFolder:
 
     def put(self, built: Path, version: str) -> None:
         """`built` becomes the version, in place of the one that was. Only with the lock."""
-        self.take_away(version)
+        self.remove(version)
         built.chmod(0o755)
         built.rename(self.version(version))
         sync_folder(self.path)
 
-    def take_away(self, version: str) -> None:
+    def remove(self, version: str) -> None:
         """Remove a version, at once; deleting its files comes after, and may be cut off. Only with the lock."""
         old = Path(tempfile.mkdtemp(prefix=".old-", dir=self.path))
         try:

@@ -246,7 +246,7 @@ def uninstall(folder: InstallFolder) -> tuple[str, ...]:
     with folder.locked():
         versions = tuple(found.version for found in folder.versions())
         for version in versions:
-            folder.take_away(version)
+            folder.remove(version)
     return versions
 
 

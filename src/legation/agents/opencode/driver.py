@@ -108,7 +108,7 @@ class OpenCodeAgent(NativeAgent):
             session.lost(gone)
             await session.close()
         for lease in leases:
-            lease.server.part(self)
+            lease.server.leave(self)
         for lease in leases:
             server = lease.server
             await lease.leave(grace, retire=server in stuck)
@@ -232,7 +232,7 @@ class OpenCodeAgent(NativeAgent):
         if session is None:
             return
         async with asyncio.timeout(timeout):
-            await session.end(END_LIMIT)
+            await session.cancel_and_wait(END_LIMIT)
             await session.close()
             session.server.forget(session_id)
 
@@ -391,7 +391,7 @@ class ServerLeases:
         first, self._first = self._first, None
         if first is not None and first is not lease:  # it began with another than it needs
             self._held = {key: each for key, each in self._held.items() if each is not first}
-            first.server.part(self._listener)
+            first.server.leave(self._listener)
             await first.leave(0)
         return lease.server
 

@@ -146,7 +146,7 @@ class OpenCodePermissions:
         self._permissions.clear()
         self._questions.clear()
 
-    def withdraw(self) -> None:
+    def cancel_all(self) -> None:
         """The turn is over, or we end it: nobody need answer any more."""
         self.release()
         for task in self._released:
@@ -154,7 +154,7 @@ class OpenCodePermissions:
         self._released.clear()
 
     async def close(self) -> None:
-        self.withdraw()
+        self.cancel_all()
         await self._tasks.close()
 
     def _is_asked(self, request_id: str) -> bool:

@@ -137,7 +137,7 @@ class OpenCodeServer:
     def join(self, listener: ServerListener) -> None:
         self._listeners.add(listener)
 
-    def part(self, listener: ServerListener) -> None:
+    def leave(self, listener: ServerListener) -> None:
         self._listeners.discard(listener)
         self._of_session = {name: each for name, each in self._of_session.items() if each is not listener}
 

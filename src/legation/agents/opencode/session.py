@@ -95,9 +95,9 @@ class OpenCodeSession:
     async def cancel(self) -> None:
         self._turns.cancel()
 
-    async def end(self, timeout: float) -> None:
+    async def cancel_and_wait(self, timeout: float) -> None:
         """The turn, if there is one."""
-        await self._turns.end(timeout)
+        await self._turns.cancel_and_wait(timeout)
 
     def lost(self, error: LegationError) -> None:
         """The server is gone."""
@@ -116,7 +116,7 @@ class OpenCodeSession:
         self._permissions.release()
 
     def ends(self) -> None:
-        self._permissions.withdraw()
+        self._permissions.cancel_all()
 
     # What OpenCode says.
 

@@ -109,7 +109,7 @@ class OpenCodeTurns:
         if turn is not None and turn.cut is not None and not turn.cancelled:
             self._abort()
 
-    async def end(self, timeout: float) -> None:
+    async def cancel_and_wait(self, timeout: float) -> None:
         if self.now is not None:
             self.cancel()
             await self.until_over(timeout)
@@ -120,7 +120,7 @@ class OpenCodeTurns:
         turn, self.now = self.now, None
         self._observer.ends()
         if turn is not None:
-            turn.reply.lose(error)
+            turn.reply.fail(error)
         self._over.set()
 
     async def close(self) -> None:
@@ -172,7 +172,7 @@ class OpenCodeTurns:
         except LegationError as error:
             if turn is not None and self.now is turn:
                 self.now = None
-                turn.reply.give(error) if isinstance(error, AgentError) else turn.reply.lose(error)
+                turn.reply.give(error) if isinstance(error, AgentError) else turn.reply.fail(error)
                 self._over.set()
 
     def _finish(self) -> None:

@@ -24,7 +24,7 @@ def main() -> int:
     agent.connection.run()
     if agent.ignores_eof.is_set():
         agent.connection.serve(STUBBORN_LIMIT)
-    agent.shut_down()
+    agent.stop()
     return 0
 
 

@@ -288,7 +288,7 @@ class RehearsalAgent:
         elif method == "$/cancel_request":
             self._turns.cancel(fields.get("requestId"))
 
-    def shut_down(self) -> None:
+    def stop(self) -> None:
         self._turns.end()
 
     def _admit(self, method: str) -> None:
