@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from legation.agents.claude.messages import Result, ResultOrigin
-from legation.agents.claude.session import ClaudeTurns
+from legation.agents.claude.turn import ClaudeTurns
 from legation.agents.native import PendingReply
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited

@@ -19,6 +19,7 @@ from typing import Final
 
 from legation.agents.claude import tools
 from legation.agents.claude.messages import ClaudeShape, ControlAnswer, ControlRequest
+from legation.agents.claude.turn import ClaudeTurns
 from legation.agents.messages import READ_ERRORS, fit
 from legation.agents.native import NativeAgent, PermissionDecision, question_field
 from legation.agents.rpc import REQUESTS_AT_ONCE, AgentRefused
@@ -64,25 +65,22 @@ class Elicitation(ClaudeShape):
 
 
 class ClaudePermissions:
-    """Answer the requests of one session. `stopping` says whether the turn is being cancelled, `ends` how many have
-    ended."""
+    """Answer the requests of one session."""
 
     def __init__(
         self,
         session_id: str,
         agent: NativeAgent,
         control: ControlProtocol,
+        turns: ClaudeTurns,
         *,
         can_ask: bool,
-        stopping: Callable[[], bool],
-        ends: Callable[[], int],
     ) -> None:
         self._session_id = session_id
         self._agent = agent
         self._control = control
         self._can_ask = can_ask
-        self._stopping = stopping
-        self._ends = ends
+        self._turns = turns
         self._open: dict[str, asyncio.Task[None]] = {}
 
     def take(self, line: ControlRequest, *, is_cut: bool = False) -> None:
@@ -153,7 +151,7 @@ class ClaudePermissions:
         else:
             call = tools.described(request.tool_use_id, request.tool_name, request.input)
             asked = self._agent.ask_permission(self._session_id, call)
-            self._begin(number, self._permitted(number, request, call, asked, self._ends()))
+            self._begin(number, self._permitted(number, request, call, asked, self._turns.ends))
 
     async def _permitted(
         self,
@@ -164,9 +162,9 @@ class ClaudePermissions:
         ends: int,
     ) -> None:
         answer = await asked
-        while answer.cancelled and self._ends() > ends and not self._stopping():
+        while answer.cancelled and self._turns.ends > ends and not self._turns.stopping:
             # The turn is over, and a background task that began in it still waits: it is asked for outside a turn.
-            ends = self._ends()
+            ends = self._turns.ends
             answer = await self._agent.ask_permission(self._session_id, call)
         if answer.allowed:
             self._control.answer(number, self._allowed(request, answer))

@@ -1,32 +1,26 @@
-"""A session with Claude Code: a process of its own, for as long as the session is open.
-
-INV-1  A result ends the prompts that it names, and no other: the end of a turn that nobody asked for (a background task
-       came home, a timer went off) ends none.
-INV-2  A prompt that was folded into a running turn ends with that turn.
-INV-3  What was said to a running turn belongs to it: where the program answers it on its own, the turn ends with that.
-"""
+"""A session with Claude Code: a process of its own, for as long as the session is open."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
 from legation.agents.claude import messages as native
 from legation.agents.claude.launch import ClaudeLaunch, command_for, write_servers
-from legation.agents.claude.messages import Result
 from legation.agents.claude.options import ClaudeOptions, read_greeting
 from legation.agents.claude.permissions import HOOKS, ClaudePermissions, ControlProtocol
-from legation.agents.claude.translate import ClaudeTranslator, available, blocks_of, error_of, outcome
+from legation.agents.claude.translate import ClaudeTranslator, available, blocks_of, error_of
+from legation.agents.claude.turn import ClaudeTurns
 from legation.agents.driver import OnAnswer, PromptBlocks
 from legation.agents.native import DriverContext, NativeAgent, PendingReply, read_lines
 from legation.agents.output import Output, skipped
 from legation.agents.rpc import OUTBOX_LIMIT, WRITE_TIMEOUT, AgentListener, AgentRefused
-from legation.errors import AgentError, Conflict, LegationError, TimedOut
+from legation.errors import Conflict, LegationError, TimedOut
 from legation.proc import Child, Exit
 from legation.wire.acp.methods import PromptResponse, SessionSetup
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
@@ -59,19 +53,13 @@ class ClaudeSession:
         self._opening = opening
         self._translator = ClaudeTranslator()
         self._turns = ClaudeTurns()
-        self._stopping = False  # the turn is being cancelled
         self._leaving = False  # the process is being stopped
         self._over: LegationError | None = None
         self._refusal: RpcError | None = None  # why it would not start
         self._opened: PendingReply[SessionSetup] = PendingReply(opening.on_setup)
         self._control = ControlProtocol(child)
         self._permissions = ClaudePermissions(
-            self.id,
-            agent,
-            self._control,
-            can_ask=launch.questions,
-            stopping=lambda: self._stopping,
-            ends=lambda: self._turns.ends,
+            self.id, agent, self._control, self._turns, can_ask=launch.questions
         )
         self.process = ClaudeProcess(child, self._listener, self._take, self._ended)
 
@@ -128,7 +116,6 @@ class ClaudeSession:
         """Run a turn. The prompt is written before anything is waited for."""
         content = blocks_of(prompt)
         self._must_live()
-        self._stopping = False
         uuid = str(uuid4())
         self._turns.begin(uuid, reply)
         self._write(content, uuid)
@@ -163,7 +150,6 @@ class ClaudeSession:
     def cancel(self) -> None:
         """Interrupt the turn. What was not begun is taken back too; what runs in the background ends with it."""
         self._must_live()
-        self._stopping = True
         self._turns.cancel()
         self._control.send({"subtype": "interrupt", "cancel_queued": True})
 
@@ -269,93 +255,3 @@ class ClaudeProcess(Output):
         await self._listener.room()
         if self.child.unsent > OUTBOX_LIMIT:
             await self.child.drain(WRITE_TIMEOUT)
-
-
-# The prompts that are not answered yet.
-
-
-_HUMAN: Final = "human"
-_CANCELLED: Final = "cancelled"
-_TAKEN_BACK: Final = PromptResponse(stop_reason=_CANCELLED)
-
-
-@dataclass(slots=True)
-class _Turn:
-    """`waits` are the messages that no result has named yet; `taken` tells which of them the program has."""
-
-    reply: PendingReply[PromptResponse]
-    waits: dict[str, asyncio.Future[None]] = field(default_factory=dict)
-    cancelled: bool = False
-    answer: PromptResponse | AgentError = _TAKEN_BACK
-
-
-class ClaudeTurns:
-    """Prompts by the ids under which the program was sent them."""
-
-    def __init__(self) -> None:
-        self.ends = 0  # how many have ended
-        self._open: list[_Turn] = []
-
-    @property
-    def running(self) -> bool:
-        return bool(self._open)
-
-    def begin(self, uuid: str, reply: PendingReply[PromptResponse]) -> None:
-        self._open.append(_Turn(reply))
-        self.add(uuid)
-
-    def add(self, uuid: str) -> asyncio.Future[None]:
-        """Add a message to the newest turn; the future is done when the program has it."""
-        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._open[-1].waits[uuid] = taken
-        return taken
-
-    def cancel(self) -> None:
-        for turn in self._open:
-            turn.cancelled = True
-
-    def moved(self, uuid: str, state: str) -> None:
-        """A message that is cancelled before it began has no result."""
-        turn = self._of(uuid)
-        if turn is None:
-            return
-        if not turn.waits[uuid].done():
-            turn.waits[uuid].set_result(None)
-        if state == _CANCELLED:
-            self._named(turn, uuid)
-
-    def ended(self, result: Result, failure: str | None) -> bool:
-        """Answer the prompts that a result ends; False where it ends none."""
-        named = [(turn, uuid) for uuid in self._answered(result) if (turn := self._of(uuid))]
-        for turn, uuid in named:
-            turn.answer = outcome(result, failure, cancelled=turn.cancelled)
-            self._named(turn, uuid)
-        return bool(named)
-
-    def fail(self, error: LegationError) -> None:
-        for turn in self._open:
-            turn.reply.fail(error)
-            for taken in turn.waits.values():
-                if not taken.done():
-                    taken.set_exception(error)
-                    taken.exception()  # nobody need wait for it
-        self._open.clear()
-
-    def _of(self, uuid: str) -> _Turn | None:
-        return next((turn for turn in self._open if uuid in turn.waits), None)
-
-    def _named(self, turn: _Turn, uuid: str) -> None:
-        del turn.waits[uuid]
-        if not turn.waits:
-            self._open.remove(turn)
-            self.ends += 1
-            turn.reply.give(turn.answer)
-
-    def _answered(self, result: Result) -> tuple[str, ...]:
-        if result.answered:
-            return result.answered
-        if result.origin is None or result.origin.kind == _HUMAN:
-            return tuple(
-                uuid for turn in self._open[:1] for uuid in turn.waits
-            )  # an older program names none
-        return ()
