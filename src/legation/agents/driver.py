@@ -11,11 +11,13 @@ INV-D3  After `stop` nothing that it started runs.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -218,40 +220,14 @@ class Driver(ABC):
     async def cancel(self, session_id: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Need:
-    capability: str
-    declared: Callable[[AgentCapabilities], bool]
-    advice: str
-
-
-_NEEDS: Mapping[AgentMethod, _Need] = {
-    AgentMethod.SESSION_LOAD: _Need(
-        "loadSession", lambda can: can.load_session, "resume the session, or start a new one"
-    ),
-    AgentMethod.SESSION_RESUME: _Need(
-        "sessionCapabilities.resume",
-        lambda can: can.session_capabilities.resume is not None,
-        "load the session, or start a new one",
-    ),
-    AgentMethod.SESSION_LIST: _Need(
-        "sessionCapabilities.list",
-        lambda can: can.session_capabilities.list is not None,
-        "use the sessions that Legation has recorded",
-    ),
-    AgentMethod.SESSION_CLOSE: _Need(
-        "sessionCapabilities.close",
-        lambda can: can.session_capabilities.close is not None,
-        "let the session end with the agent",
-    ),
-    AgentMethod.SESSION_DELETE: _Need(
-        "sessionCapabilities.delete",
-        lambda can: can.session_capabilities.delete is not None,
-        "delete it with the agent's own tools",
-    ),
-    AgentMethod.LOGOUT: _Need(
-        "auth.logout", lambda can: can.auth.logout is not None, "sign out with the agent's own tools"
-    ),
+# By method: the capability that an agent must have declared, and what to do where it has not.
+_NEEDS: Final[Mapping[AgentMethod, tuple[str, str]]] = {
+    AgentMethod.SESSION_LOAD: ("load_session", "resume the session, or start a new one"),
+    AgentMethod.SESSION_RESUME: ("session_capabilities.resume", "load the session, or start a new one"),
+    AgentMethod.SESSION_LIST: ("session_capabilities.list", "use the sessions that Legation has recorded"),
+    AgentMethod.SESSION_CLOSE: ("session_capabilities.close", "let the session end with the agent"),
+    AgentMethod.SESSION_DELETE: ("session_capabilities.delete", "delete it with the agent's own tools"),
+    AgentMethod.LOGOUT: ("auth.logout", "sign out with the agent's own tools"),
 }
 
 
@@ -261,13 +237,13 @@ class Abilities:
     declared: AgentCapabilities
 
     def can(self, method: AgentMethod) -> bool:
-        need = _NEEDS.get(method)
-        return need is None or need.declared(self.declared)
+        return method not in _NEEDS or attrgetter(_NEEDS[method][0])(self.declared) not in (None, False)
 
     def require(self, method: AgentMethod) -> None:
         if not self.can(method):
-            need = _NEEDS[method]
-            raise self._lacking(method, need.capability, need.advice)
+            capability, advice = _NEEDS[method]
+            on_the_wire = re.sub("_([a-z])", lambda found: found[1].upper(), capability)
+            raise self._lacking(method, on_the_wire, advice)
 
     def admit(self, method: AgentMethod, request: OpenRequest) -> OpenRequest:
         """The request as the agent is to be given it: nothing is dropped, and lists that must be there are."""

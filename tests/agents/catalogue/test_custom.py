@@ -2,19 +2,18 @@ from pathlib import Path
 
 import pytest
 
-from legation.agents.catalogue import entries
-from legation.agents.catalogue.entries import CatalogueEntry, Direct
+from legation.agents.catalogue.entries import CatalogueEntry, Direct, read_custom
 from legation.agents.driver import AskingModes
 from legation.errors import ConfigInvalid
 
 
 def read(tmp_path: Path, text: str) -> tuple[CatalogueEntry, ...]:
     (tmp_path / "agents.toml").write_text(text)
-    return entries.read(tmp_path / "agents.toml", {"claude", "mock"})
+    return read_custom(tmp_path / "agents.toml", {"claude", "mock"})
 
 
 def test_without_a_file_there_are_none(tmp_path: Path) -> None:
-    assert entries.read(tmp_path / "agents.toml", ()) == ()
+    assert read_custom(tmp_path / "agents.toml", ()) == ()
 
 
 def test_a_stanza_with_a_command_is_enough(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from legation.agents.catalogue.catalogue import Catalogue, LocalAgent, SignInState
 from legation.agents.catalogue.entries import KNOWN, CatalogueEntry, Direct, Way
 from legation.agents.catalogue.program import How, Start
@@ -27,10 +25,8 @@ def names() -> tuple[str, ...]:
     return tuple(entry.name for entry in KNOWN)
 
 
-def command_of(name: str, data_dir: Path | None = None) -> tuple[str, ...]:
-    """The command line alone; an agent that is installed needs its variables too: `Catalogue.start` has both."""
-    if data_dir is not None:
-        return Catalogue(data_dir).start(name).argv
+def command_of(name: str) -> tuple[str, ...]:
+    """The command line of an agent that needs no installation."""
     for entry in KNOWN:
         program = entry.way.program
         if name in (entry.name, *entry.aliases) and isinstance(program, Direct):

@@ -14,8 +14,15 @@ from urllib.parse import quote
 
 import msgspec
 
-from legation.agents.catalogue import entries
-from legation.agents.catalogue.entries import KNOWN, CatalogueEntry, Direct, Packaged, Way
+from legation.agents.catalogue.entries import (
+    CUSTOM_FILE,
+    KNOWN,
+    CatalogueEntry,
+    Direct,
+    Packaged,
+    Way,
+    read_custom,
+)
 from legation.agents.catalogue.program import Finder, FoundProgram, How, Start
 from legation.agents.drivers import DriverName
 from legation.agents.install.folder import InstalledAgent, InstallFolder, Verified, verify
@@ -116,14 +123,14 @@ class Catalogue:
         self.data_dir = data_dir
         self.environ = environ
         self.lock = lock or shipped()
-        self._custom_file = custom_file or data_dir / entries.FILE
+        self._custom_file = custom_file or data_dir / CUSTOM_FILE
         self._finder = Finder(data_dir, environ, _target())
 
     # What there is.
 
     def entries(self) -> tuple[CatalogueEntry, ...]:
         taken = {name for entry in KNOWN for name in (entry.name, *entry.aliases)}
-        return (*KNOWN, *entries.read(self._custom_file, {*taken, LOCAL}))
+        return (*KNOWN, *read_custom(self._custom_file, {*taken, LOCAL}))
 
     def names(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self.entries())
@@ -268,7 +275,7 @@ class Catalogue:
 
 def _remedy(entry: CatalogueEntry, program: Packaged | Direct) -> str:
     if isinstance(program, Direct):
-        return f"install {program.argv[0]!r}, or correct its stanza in {entries.FILE}"
+        return f"install {program.argv[0]!r}, or correct its stanza in {CUSTOM_FILE}"
     return f"get it with `legation agents install {entry.name}`"
 
 

@@ -308,13 +308,13 @@ KNOWN: Final = (
 
 # The owner's own.
 
-FILE: Final = "agents.toml"
+CUSTOM_FILE: Final = "agents.toml"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _CUSTOM_KEYS: Final = ("command", "args", "env", "title", "asking_modes", "unasking_modes", "fs")
 
 
-def read(path: Path, taken: Collection[str]) -> tuple[CatalogueEntry, ...]:
+def read_custom(path: Path, taken: Collection[str]) -> tuple[CatalogueEntry, ...]:
     """Read the owner's stanzas; none where there is no file. `taken` are names that are Legation's own."""
     try:
         found = tomllib.loads(path.read_text("utf-8"))

@@ -16,7 +16,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 import legation
-from legation.agents.catalogue import entries
+from legation.agents.catalogue.entries import CUSTOM_FILE
 from legation.approvals.policy.document import Problems
 from legation.approvals.policy.load import files_of
 from legation.errors import Conflict, Forbidden, LegationError, Unavailable
@@ -180,7 +180,7 @@ async def _pieces(services: Services, now: int, *, keys: bool) -> AsyncIterator[
 def _written(settings: Settings, *, keys: bool) -> list[Written]:
     """List what the owner wrote and this server goes by: without it a restored one would not be the same."""
     # Certificates belong to the machine, and settings may hold keys: they are in it only where those are.
-    found = [("agents.toml", settings.agents or settings.data_dir / entries.FILE)]
+    found = [("agents.toml", settings.agents or settings.data_dir / CUSTOM_FILE)]
     if settings.policy is not None:
         found += _numbered("policy", files_of(settings.policy, Problems()))
     if settings.tools is not None:
