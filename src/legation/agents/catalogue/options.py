@@ -15,7 +15,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from legation.agents.catalogue.catalogue import Catalogue
-from legation.agents.catalogue.probe import probe
 from legation.agents.catalogue.program import Start
 from legation.agents.install.lock import OfferedChoice
 from legation.errors import LegationError
@@ -49,6 +48,8 @@ async def options_of(
     catalogue: Catalogue, name: str, *, again: bool = False, launcher: Launcher | None = None
 ) -> AgentOptions:
     """Starts the agent, unless it was asked before; `again` asks in any case."""
+    from legation.agents.catalogue.probe import probe  # drivers are loaded by whoever starts an agent
+
     entry = catalogue.entry(name)
     try:
         start = catalogue.start(entry.name)
