@@ -131,7 +131,7 @@ class ReplayedChild(Child):
         return 0
 
     async def drain(self, timeout: float | None = None) -> None:
-        """Return at once: whatever is written is taken then."""
+        """Return: all that is written is taken at once."""
 
     def close_stdin(self) -> None:
         if self._unfinished:

@@ -516,7 +516,7 @@ class _Payload(msgspec.Struct, frozen=True):
     properties: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _Session(msgspec.Struct, frozen=True):
+class _SessionOf(msgspec.Struct, frozen=True):
     sessionID: str | None = None  # noqa: N815 - as it is on the wire
 
 
@@ -538,7 +538,7 @@ class OpenCodeEvent:
 
 _envelopes = msgspec.json.Decoder(_Envelope)
 _payloads = msgspec.json.Decoder(_Payload)
-_sessions = msgspec.json.Decoder(_Session)
+_sessions = msgspec.json.Decoder(_SessionOf)
 _bodies = {name: msgspec.json.Decoder(body) for name, body in READ.items()}
 
 
