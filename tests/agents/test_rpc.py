@@ -10,9 +10,8 @@ import pytest
 
 from legation.agents.outlines import MOST_BYTES, ODD_BYTES
 from legation.agents.rpc import REQUESTS_AT_ONCE, AgentRefused, RpcFault, RpcPeer
-from legation.errors import TimedOut, TransportClosed
+from legation.errors import AgentError, TimedOut, TransportClosed
 from legation.proc import Child
-from legation.wire.acp.rpc import RpcError
 from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import Draft
 
@@ -115,7 +114,7 @@ async def line() -> AsyncIterator[Line]:
 async def test_everything_is_handled_in_the_order_it_came(line: Line) -> None:
     answered: list[object] = []
 
-    def on_answer(_: bytes | RpcError) -> None:
+    def on_answer(_: bytes | AgentError) -> None:
         answered.append(list(line.seen.order))
 
     calling = asyncio.create_task(line.peer.call("a", {}, timeout=LIMIT, on_answer=on_answer))

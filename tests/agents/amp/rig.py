@@ -156,7 +156,7 @@ async def rig(
             command=command,
             launcher=launcher or ProcessLauncher(),
             pipes=Pipes(),
-            inbox=box,
+            listener=box,
             pool=Pool(),
             trusts=lambda _: trusts,
         )
