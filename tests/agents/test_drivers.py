@@ -31,7 +31,7 @@ ROOMS = {"driver", "session", "messages", "translate", "tools", "permissions", "
 # Rooms that not every driver has, and why.
 MORE = {
     "server": {"codex", "opencode"},  # one program serves several sessions
-    "turn": {"opencode"},  # more of it than of the session
+    "turn": {"claude", "opencode"},  # prompts and their ends, which permissions ask about too
     "gate_delegate": {"amp"},  # a program of its own, which Amp runs
 }
 LACKING = {"amp": {"messages"}}  # its lines are Claude Code's
