@@ -71,7 +71,7 @@ async def test_a_permissions_id_is_its_approvals_id_and_an_answer_there_is_its_a
             permission["toolCallId"],
         )
         assert (approval.session_id, approval.requester) == (session.id, HOST.id)
-        await at.door.queue.resolve(SUPERVISOR, approval.id, YES)
+        await at.door.inbox.resolve(SUPERVISOR, approval.id, YES)
         await prompting
         assert (at.made.work / "a.txt").read_text() == "hello"
         [answered] = await said_of(session, "permission-answered")
@@ -85,7 +85,7 @@ async def test_a_no_is_told_with_its_words(tmp_path: Path) -> None:
     async with at_a_door(tmp_path) as at:
         session = await at.made.rehearse()
         approval, prompting = await asked(at, session, "ask write a.txt hello")
-        await at.door.queue.resolve(PERSON, approval.id, NO)
+        await at.door.inbox.resolve(PERSON, approval.id, NO)
         await prompting
         assert not (at.made.work / "a.txt").exists()
         [answered] = await said_of(session, "permission-answered")
@@ -154,7 +154,7 @@ async def cancelled(at: AtADoor, approval: Approval) -> None:
     )
     assert ended.status is ApprovalState.CANCELLED
     with pytest.raises(AlreadyAnswered) as late:
-        await at.door.queue.resolve(PERSON, approval.id, YES)
+        await at.door.inbox.resolve(PERSON, approval.id, YES)
     assert late.value.status.http == 409
     assert await at.door.steps(approval.trace_id) == ["proposed", "decided", "cancelled/caller-gone"]
 
@@ -189,8 +189,8 @@ async def test_the_requester_never_answers(tmp_path: Path) -> None:
         approval, prompting = await asked(at, session, "ask write a.txt hello")
         for who in (principal("process", "host", 2), principal("agent", "rehearsal", 2)):
             with pytest.raises(Forbidden):
-                await at.door.queue.resolve(who, approval.id, YES)
-        await at.door.queue.resolve(PERSON, approval.id, YES)
+                await at.door.inbox.resolve(who, approval.id, YES)
+        await at.door.inbox.resolve(PERSON, approval.id, YES)
         await prompting
 
 
@@ -284,14 +284,14 @@ async def test_an_agent_that_acts_on_its_own_cannot_be_given_other_arguments(tmp
         params = {"path": str(at.made.work / "b.txt")}
         with pytest.raises(Conflict, match="acts on its own"):
             await approve_edited(
-                at.door.queue,
+                at.door.inbox,
                 at.door.policies.current,
                 PERSON,
                 approval.id,
                 params,
                 ApprovalAnswer(approve=True),
             )
-        await at.door.queue.resolve(PERSON, approval.id, YES)
+        await at.door.inbox.resolve(PERSON, approval.id, YES)
         await prompting
         assert (at.made.work / "a.txt").read_text() == "hello"
 
@@ -340,7 +340,7 @@ async def test_a_permission_says_when_its_approval_ends_not_when_the_host_gives_
         [permission] = await said_of(session, "permission-asked")
         assert approval.expires_at - approval.created_at == 300_000
         assert permission["expiresAt"] - permission["askedAt"] == 300_000
-        await at.door.queue.resolve(PERSON, approval.id, NO)
+        await at.door.inbox.resolve(PERSON, approval.id, NO)
         await prompting
 
 
@@ -371,7 +371,7 @@ async def test_a_permission_says_the_end_that_only_the_disk_or_the_parser_leads_
         assert approval.policy_rule in ("p:apart", "p:publishes")
         assert approval.expires_at - approval.created_at == 300_000
         assert permission["expiresAt"] - permission["askedAt"] == 300_000
-        await at.door.queue.resolve(PERSON, approval.id, NO)
+        await at.door.inbox.resolve(PERSON, approval.id, NO)
         await prompting
 
 
@@ -435,7 +435,7 @@ async def test_a_permission_ends_with_the_hosts_own_time_where_that_is_shorter(t
         approval, prompting = await asked(at, session, "ask write a.txt hello")
         [permission] = await said_of(session, "permission-asked")
         assert permission["expiresAt"] - permission["askedAt"] == 200_000
-        await at.door.queue.resolve(PERSON, approval.id, NO)
+        await at.door.inbox.resolve(PERSON, approval.id, NO)
         await prompting
 
 
@@ -473,7 +473,7 @@ async def test_a_person_who_approves_an_agent_that_offers_only_always_grants_the
         session = await at.made.script(MASTERFUL)
         prompting = asyncio.create_task(go(session))
         [approval] = await at.door.pending()
-        await at.door.queue.resolve(PERSON, approval.id, YES)
+        await at.door.inbox.resolve(PERSON, approval.id, YES)
         await prompting
         told, answered = await heard(session)
         assert told == {"outcome": "selected", "optionId": "allow_always"}
@@ -495,7 +495,7 @@ async def test_a_supervisor_cannot_press_always_for_an_agent(tmp_path: Path) -> 
         session = await at.made.script(MASTERFUL)
         prompting = asyncio.create_task(go(session))
         [approval] = await at.door.pending()
-        await at.door.queue.resolve(SUPERVISOR, approval.id, YES)
+        await at.door.inbox.resolve(SUPERVISOR, approval.id, YES)
         await prompting
         told, answered = await heard(session)
         assert told == {"outcome": "selected", "optionId": "reject_once"}
@@ -546,7 +546,7 @@ async def test_reviewers_are_asked_every_time_so_always_is_not_pressed(tmp_path:
         session = await at.made.script(MASTERFUL)
         prompting = asyncio.create_task(go(session))
         [approval] = await at.door.pending()
-        await at.door.queue.resolve(PERSON, approval.id, YES)
+        await at.door.inbox.resolve(PERSON, approval.id, YES)
         await prompting
         told, _ = await heard(session)
         assert told["optionId"] == "reject_once"

@@ -43,8 +43,7 @@ from legation.approvals.policy.rules import (
 )
 from legation.approvals.policy.truth import NO, YES, Truth, truth
 from legation.wire.acp.updates import TOOL_KINDS
-from legation.wire.action import sort_of
-from legation.wire.ask import RuleAction
+from legation.wire.action import RuleAction, sort_of
 
 _SPELT_OUT: Final = ("field", "op", "value", "missing")
 _JOINS: Final = ("all", "any", "not")
