@@ -20,7 +20,7 @@ INV-3  A broken constraint is thrown in at the statement that broke it, as `Dupl
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Final, Literal, NamedTuple, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -34,7 +34,16 @@ P = ParamSpec("P")
 
 Dialect = Literal["sqlite", "postgres"]
 Value: TypeAlias = str | int | float | bytes | None
-Row: TypeAlias = Mapping[str, Any]
+
+
+class Row(Protocol):
+    """A row, as either driver gives it: its columns by their names, and no more of a mapping than that."""
+
+    def __getitem__(self, column: str, /) -> Any: ...
+    def __iter__(self) -> Iterator[Any]: ...  # over the values
+    def keys(self) -> Iterable[str]: ...
+
+
 Rows: TypeAlias = Sequence[Row]
 
 
