@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from legation.errors import NotFound
 from legation.server.http.openapi import Json
@@ -62,14 +62,9 @@ def add_page(routes: Routes, path: str, folder: str) -> None:
 
 
 def docs_routes(document: Json) -> Routes:
-    """Declare /openapi.json and the interactive docs made from it, where a browser begins."""
+    """Declare /openapi.json and the interactive docs made from it."""
     routes = Routes(tag="docs")
     openapi = StaticFile.of(msgspec.json.encode(document), "application/json")
-
-    @routes.get("/", access=OPEN, media="text/html", listed=False)
-    async def home(_: Call) -> Response:
-        """To the interactive docs, until there is a dashboard."""
-        return RedirectResponse("/docs", status_code=303)
 
     @routes.get("/openapi.json", access=OPEN, listed=False)
     async def read_openapi(call: Call, if_none_match: IfNoneMatch = None) -> Response:  # noqa: ARG001

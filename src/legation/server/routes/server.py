@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 import legation
 from legation.agents.catalogue.entries import CUSTOM_FILE
@@ -42,6 +42,12 @@ LEFT_OUT: Final = {
 logger = logging.getLogger("legation.server")
 routes = Routes(tag="server")
 left_out_routes = Routes(tag="left out")
+
+
+@routes.get("/", access=OPEN, media="text/html", listed=False)
+async def home(_: Call) -> Response:
+    """To the interactive docs, where a browser begins until there is a dashboard."""
+    return RedirectResponse("/docs", status_code=303)
 
 
 @routes.get("/v1/health", access=OPEN)
