@@ -19,7 +19,7 @@ def figures(tree: rules.Tree) -> dict[str, float]:
     lines = [module.lines for module in modules]
     folders = Counter(module.path.parent for module in modules)
     classes = Counter(
-        node.name for module in modules for node in module.nodes if isinstance(node, ast.ClassDef)
+        node.name for module in modules for node, *_ in module.statements if isinstance(node, ast.ClassDef)
     )
     alone = [module for module in modules if not module.is_special and len(tree.importers[module.name]) == 1]
     comments = sum(line.lstrip().startswith("#") for module in modules for line in module.text.splitlines())
@@ -45,7 +45,7 @@ def figures(tree: rules.Tree) -> dict[str, float]:
 def own_lines(module: rules.Module) -> int:
     """Count the lines that say something themselves: no imports, blank lines or docstrings."""
     left_out: set[int] = set()
-    for node in module.nodes:
+    for node, *_ in module.statements:
         if isinstance(node, ast.Import | ast.ImportFrom) or (
             isinstance(node, ast.Expr) and _is_text(node.value)
         ):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 
@@ -129,6 +129,12 @@ class Breach:
         return f"{self.place}: {self.what}"
 
 
+class Statement(NamedTuple):
+    node: ast.stmt | ast.Module
+    late: bool = False  # in a function
+    typing: bool = False  # under TYPE_CHECKING
+
+
 @dataclass(frozen=True)
 class Module:
     """A module of the package. Its name is its path below `src/legation`, without `.py` or `/__init__.py`."""
@@ -142,8 +148,9 @@ class Module:
         return ast.parse(self.text)
 
     @cached_property
-    def nodes(self) -> list[ast.AST]:
-        return list(ast.walk(self.tree))
+    def statements(self) -> list[Statement]:
+        """Every statement, at any depth. What rules ask for are statements, and expressions are most of a tree."""
+        return list(_statements(self.tree))
 
     @cached_property
     def lines(self) -> int:
@@ -173,23 +180,17 @@ class Tree:
     @cached_property
     def imports(self) -> dict[str, frozenset[str]]:
         """The modules of the package that each imports, wherever in it."""
-        return {name: self._imported(module.nodes) - {name} for name, module in self.modules.items()}
+        return self._imports(lambda _: True)
 
     @cached_property
     def loads(self) -> dict[str, frozenset[str]]:
         """The same without those under `TYPE_CHECKING`."""
-        return {
-            name: self._imported(_walk_what_runs(module.tree)) - {name}
-            for name, module in self.modules.items()
-        }
+        return self._imports(lambda statement: not statement.typing)
 
     @cached_property
     def loads_first(self) -> dict[str, frozenset[str]]:
         """The same without those of functions: what is loaded before the module itself is."""
-        return {
-            name: self._imported(_walk_what_runs(module.tree, functions=False)) - {name}
-            for name, module in self.modules.items()
-        }
+        return self._imports(lambda statement: not statement.typing and not statement.late)
 
     @cached_property
     def importers(self) -> dict[str, set[str]]:
@@ -210,14 +211,13 @@ class Tree:
     def shown(self, module: Module) -> str:
         return str(module.path.relative_to(self.root))
 
-    def _imported(self, nodes: Iterable[ast.AST]) -> frozenset[str]:
-        found: set[str] = set()
-        for node in nodes:
-            if isinstance(node, ast.Import):
-                found |= {self._module(alias.name) for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                found |= {self._module(f"{node.module}.{alias.name}") for alias in node.names}
-        return frozenset(found - {""})
+    def _imports(self, counts: Callable[[Statement], bool]) -> dict[str, frozenset[str]]:
+        found = {}
+        for name, module in self.modules.items():
+            nodes = (statement.node for statement in module.statements if counts(statement))
+            dotted = [each for node in nodes for each in _dotted(node)]
+            found[name] = frozenset(map(self._module, dotted)) - {"", name}
+        return found
 
     def _module(self, dotted: str) -> str:
         """The module that a dotted name is of, or that it is; "" where it is none of the package."""
@@ -235,14 +235,24 @@ def _name(path: Path, source: Path) -> str:
     return found.removesuffix("/__init__") if found != "__init__" else ""
 
 
-def _walk_what_runs(tree: ast.AST, *, functions: bool = True) -> Iterator[ast.AST]:
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            continue
-        if not functions and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        yield node
-        yield from _walk_what_runs(node, functions=functions)
+def _statements(node: ast.AST, *, late: bool = False, typing: bool = False) -> Iterator[Statement]:
+    if isinstance(node, ast.stmt | ast.Module):
+        yield Statement(node, late, typing)
+    late = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    typing = typing or (isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"))
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        below = getattr(node, name, ())
+        for each in below if isinstance(below, list) else ():
+            yield from _statements(each, late=late, typing=typing)
+
+
+def _dotted(node: ast.AST) -> list[str]:
+    """Name what a statement imports, in full."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [f"{node.module}.{alias.name}" for alias in node.names]
+    return []
 
 
 def committed_files(root: Path) -> list[str]:
@@ -269,7 +279,7 @@ Found = Iterator[tuple[str, str]]  # the place, and what is wrong there
 
 def imports_go_downward(tree: Tree) -> Found:
     for name, module in tree.modules.items():
-        if any(isinstance(node, ast.ImportFrom) and node.level for node in module.nodes):
+        if any(isinstance(node, ast.ImportFrom) and node.level for node, *_ in module.statements):
             yield tree.shown(module), "a relative import; name the module in full"
         if not name:
             continue  # the version
@@ -391,7 +401,7 @@ def class_names_occur_once(tree: Tree) -> Found:
     places: defaultdict[str, list[str]] = defaultdict(list)
     ours: Counter[str] = Counter()
     for module in tree.modules.values():
-        for node in module.nodes:
+        for node, *_ in module.statements:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{tree.shown(module)}:{node.lineno}")
                 ours[node.name] += not PUBLISHED.fullmatch(module.name)
@@ -405,7 +415,7 @@ _HAS_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDe
 
 def docstrings_begin_with_a_verb_or_a_noun(tree: Tree) -> Found:
     for module in tree.modules.values():
-        for node in module.nodes:
+        for node, *_ in module.statements:
             text = ast.get_docstring(node) if isinstance(node, _HAS_DOCSTRING) else None
             if text and NOT_FIRST.match(text) and not _is_published(module, node):
                 line = getattr(node, "lineno", 1)
