@@ -302,7 +302,7 @@ class LateLedger(Ledger):
         self, workspace: str, work: Callable[..., Transaction[Any]], *args: Any, **kwargs: Any
     ) -> Any:
         done = await super().transact(workspace, work, *args, **kwargs)
-        if work.__qualname__ == "Passage.enter":
+        if work.__qualname__ == "DoorTransactions.enter":
             await self._then()
         return done
 

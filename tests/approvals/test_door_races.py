@@ -87,7 +87,7 @@ async def test_a_call_is_consumed_under_the_rules_that_hold_then(rig: Rig) -> No
     counter = Counter()
     call = asyncio.create_task(rig.door.run(request(), counter))
     (approval,) = await rig.pending()
-    ledger = held(rig, "Passage.leave")
+    ledger = held(rig, "DoorTransactions.leave")
     await rig.inbox.resolve(PERSON, approval.id, YES)
     await asyncio.wait_for(ledger.reached.wait(), LIMIT)
     rig.edit(DENIED)
