@@ -20,7 +20,7 @@ from legation.wire.api.approvals import ApprovalDetail, ApprovalStatus, Approval
 
 if TYPE_CHECKING:
     from legation.client import Legation
-    from legation.client.surface import NumberedChange
+    from legation.client.connection import NumberedChange
 
 app = App(
     name="approvals",
@@ -274,7 +274,7 @@ def _changes(server: Legation, after: int) -> Iterator[NumberedChange]:
 
 
 def _head(server: Legation) -> int:
-    from legation.client.surface import STREAM
+    from legation.client.connection import STREAM
 
     return next((each.head for each in server.streams.list(STREAM) if each.name == STREAM), 0)
 

@@ -31,7 +31,7 @@ from legation.cli.approvals_board import (
 )
 from legation.cli.flags import outage
 from legation.cli.output import Console, line
-from legation.client.surface import STREAM, NumberedChange
+from legation.client.connection import STREAM, NumberedChange
 from legation.errors import LegationError, NotFound, Unavailable
 from legation.wire.api.approvals import ApprovalDetail, ApprovalView
 

@@ -5,9 +5,8 @@ INV-2  The current folder is never searched: a repository must not configure its
 INV-3  Either every value is good, or one error lists all that is wrong, each with its place.
 """
 
-from legation.settings.fields import FIELDS, SettingField, Settings, flag, variable
+from legation.settings.fields import FIELDS, LogLevel, SettingField, Settings, flag, variable
 from legation.settings.load import BIN_VARIABLE, CONFIG_VARIABLE, config_file, default_data_folder, load
-from legation.settings.readers import LogLevel
 
 __all__ = [
     "BIN_VARIABLE",

@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from legation.errors import ConfigInvalid
-from legation.settings.fields import FIELDS, PREFIX, Settings, flag, variable
-from legation.settings.readers import Unusable, read_folders
+from legation.settings.fields import FIELDS, PREFIX, Settings, Unusable, flag, read_folders, variable
 
 CONFIG_VARIABLE: Final = "LEGATION_CONFIG"  # names the file, so that it cannot be a setting in it
 BIN_VARIABLE: Final = "LEGATION_BIN"  # names the program that the SDK starts: not ours to read
