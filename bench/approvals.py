@@ -32,8 +32,7 @@ from legation.secret import Secret
 from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Transaction, parse
-from legation.store.secrets.keys import KeyRing, make_key, new_key_text
-from legation.store.secrets.sealer import Sealer
+from legation.store.secrets.sealer import KeyRing, Sealer, make_key, new_key_text
 from legation.wire.action import Action
 from legation.wire.principal import Principal
 

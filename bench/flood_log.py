@@ -13,7 +13,7 @@ from legation.agents.acp import AcpAgent
 from legation.agents.driver import OpenRequest
 from legation.agents.rpc import RpcFault
 from legation.proc import Command, Pipes, ProcessLauncher
-from legation.store.backend import Backend, MemoryBackend
+from legation.store.codec import Backend, MemoryBackend
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend

@@ -22,7 +22,7 @@ from legation.server.http.server import UvicornServer, run
 from legation.server.routes import streams
 from legation.server.streaming import sse
 from legation.server.streaming.hub import Hub
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.wire.events import Draft, Event
 from legation.wire.principal import Principal

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from legation.agents.output import all_said
+from legation.agents.rpc import all_said
 from legation.errors import AgentError
 from legation.proc import Command, ProcessLauncher
 

@@ -19,8 +19,7 @@ from legation.approvals.transitions import Transitions, supersede
 from legation.errors import AlreadyAnswered, Conflict
 from legation.secret import Secret
 from legation.store.database.sqlite import SqliteDatabase
-from legation.store.secrets.keys import KeyRing, make_key, new_key_text
-from legation.store.secrets.sealer import Sealer
+from legation.store.secrets.sealer import KeyRing, Sealer, make_key, new_key_text
 
 LIMIT = 60  # seconds for a crowd: the machine's time
 ROOT = Path(__file__).parents[2]

@@ -40,8 +40,7 @@ from legation.approvals.transitions import Transitions
 from legation.clock import SystemClock
 from legation.errors import ConfigInvalid, Conflict, InvalidParams, NotFound, TooLarge
 from legation.store.database.transaction import Transaction
-from legation.store.secrets.keys import KeyRing
-from legation.store.secrets.sealer import Sealer
+from legation.store.secrets.sealer import KeyRing, Sealer
 from legation.store.secrets.vault import ContentStore, Rewrapper
 from legation.wire.action import RuleAction
 from legation.wire.principal import Principal

@@ -10,8 +10,7 @@ from tests.approvals.test_trace import after
 
 from legation.secret import Secret
 from legation.store.database.sqlite import SqliteDatabase
-from legation.store.secrets.keys import KeyRing, make_key
-from legation.store.secrets.sealer import Sealer
+from legation.store.secrets.sealer import KeyRing, Sealer, make_key
 
 AT_ONCE = 4
 

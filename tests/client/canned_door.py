@@ -27,7 +27,7 @@ from legation.server.http.routes import Call, Routes, needs
 from legation.server.http.server import UvicornServer
 from legation.server.routes import streams
 from legation.server.streaming.hub import Hub
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.api.approvals import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.host.rig import play, rig
 
-from legation.store.backend import Op, Replace
+from legation.store.codec import Op, Replace
 from legation.store.jsonl import JsonlBackend
 
 

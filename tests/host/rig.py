@@ -19,7 +19,7 @@ from legation.host.turn import PromptResult
 from legation.ids import new_id
 from legation.proc import Command
 from legation.proc.lines import Redact, unchanged
-from legation.store.backend import Backend, MemoryBackend
+from legation.store.codec import Backend, MemoryBackend
 from legation.store.log import EventLog
 from legation.wire import codec
 from legation.wire.acp.updates import Text

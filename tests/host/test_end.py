@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.host.rig import Hand, Rig, events, go, of_type, play, rig, until_type
 
-from legation.agents import output as agent_output
+from legation.agents import rpc as agent_output
 from legation.errors import (
     AgentError,
     AgentExited,
@@ -27,7 +27,7 @@ from legation.host.session import Session
 from legation.proc.tree import process
 from legation.redact import Redactor
 from legation.secret import Secret
-from legation.store.backend import Op
+from legation.store.codec import Op
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.wire.ask import DenyAll

@@ -19,7 +19,7 @@ from legation.agents.rpc import AgentRefused
 from legation.errors import AgentExited, CapabilityUnsupported, SessionClosed, StorageFailed
 from legation.host.options import Backoff, read_meta
 from legation.host.session import Session
-from legation.store.backend import Op, Replace, SetMeta
+from legation.store.codec import Op, Replace, SetMeta
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.store.stream import GenerationRange, Stream

@@ -8,7 +8,7 @@ from tests.host.rig import LIMIT
 
 from legation.errors import AlreadyAnswered, ConfigInvalid, InvalidParams, NotFound
 from legation.host.endpoint import create_host_endpoint
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.wire import codec
 from legation.wire.event_types import PermissionUpdated

@@ -1,5 +1,5 @@
 from legation.host.resume import unfinished_events
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.wire import codec
 from legation.wire.action import Action

@@ -11,7 +11,7 @@ from tests.host.rig import NO, YES, Hand, go, of_type, play, rig, until_type
 from legation.agents.acp import AcpAgent
 from legation.host.options import Limits
 from legation.host.session import Session
-from legation.store.backend import Append, Op
+from legation.store.codec import Append, Op
 from legation.store.jsonl import JsonlBackend
 from legation.testing.clock import FakeClock
 from legation.wire.action import MAX_PLACES

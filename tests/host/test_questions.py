@@ -21,7 +21,7 @@ from legation.clock import Clock, SystemClock
 from legation.errors import AgentExited
 from legation.host.requests.asks import Questions, answer_without_session
 from legation.proc import Command, Pipes, ProcessLauncher, child_environment
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.store.stream import Receipt, Stream
 from legation.testing.clock import FakeClock

@@ -13,7 +13,7 @@ from tests.host.rig import LIMIT, Rig, events, go, of_type, play, status_of, unt
 from legation.errors import StorageFailed
 from legation.host.host import AcpHost
 from legation.host.options import HostOptions
-from legation.store.backend import Backend, Op
+from legation.store.codec import Backend, Op
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.wire.acp.methods import McpServer

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from legation.host.resume import LEFT_OUT, Account, account_of, in_one_batch, transcript_of
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.wire import codec
 from legation.wire.acp.updates import Text

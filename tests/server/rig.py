@@ -21,10 +21,9 @@ from legation.server.routes import ROUTES
 from legation.settings import load
 from legation.store.database.transaction import Rows, Transaction, parse
 from legation.store.identity import members, tokens, users, workspaces
-from legation.store.identity.credential import CredentialHash, hint_of, new_token
 from legation.store.identity.rights import level_with, standing
-from legation.store.identity.tokens import Hashed
-from legation.store.secrets.keys import new_key_text
+from legation.store.identity.tokens import CredentialHash, Hashed, hint_of, new_token
+from legation.store.secrets.sealer import new_key_text
 from legation.testing.clock import FakeClock
 from legation.wire.api.identity import NewToken, NewUser, NewWorkspace, TokenKind, UserChange
 from legation.wire.principal import Principal, Role, Scope

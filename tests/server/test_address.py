@@ -12,7 +12,7 @@ from legation.secret import Secret
 from legation.server import requirements
 from legation.server.address import browser_name, browser_url, hosts, is_loopback, public_url, take_address
 from legation.settings import Settings, load
-from legation.store.secrets.keys import new_key_text
+from legation.store.secrets.sealer import new_key_text
 
 OWN = "legation-0123456789.localhost"
 

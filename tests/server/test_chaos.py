@@ -39,7 +39,7 @@ from legation.server.routes import server as rotation
 from legation.settings import load
 from legation.store.backup import archive, restore
 from legation.store.files import FolderLock
-from legation.store.secrets.keys import drop_older_keys, rotate_key_file
+from legation.store.secrets.sealer import drop_older_keys, rotate_key_file
 
 pytestmark = pytest.mark.heavy
 

@@ -18,7 +18,7 @@ from legation.server.auth import (
     presented_session,
     presented_token,
 )
-from legation.store.secrets.keys import new_key_text
+from legation.store.secrets.sealer import new_key_text
 
 NOW = 1_700_000_000_000
 COOKIES = Cookies.of(Secret(new_key_text(), "cookie"), "http://127.0.0.1:8700")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from legation.store.backend import Backend, MemoryBackend
+from legation.store.codec import Backend, MemoryBackend
 from legation.store.jsonl import JsonlBackend
 from legation.store.sqlite import SqliteBackend
 

@@ -12,7 +12,7 @@ from legation.secret import Secret
 from legation.store.blobs.base import Blobs, LinkSigner
 from legation.store.blobs.folder import FolderBlobs
 from legation.store.blobs.s3 import S3Blobs
-from legation.store.secrets.keys import new_key_text
+from legation.store.secrets.sealer import new_key_text
 
 KINDS = ["folder", pytest.param("s3", marks=[needs_rclone, pytest.mark.heavy])]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.store.backends import make_backend
 
 from legation.errors import LegationError
-from legation.store.backend import StorageTrouble
+from legation.store.codec import StorageTrouble
 from legation.store.log import EventLog
 from legation.wire.events import Draft
 

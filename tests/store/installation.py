@@ -4,8 +4,7 @@ from tests.store.database.databases import Either
 
 from legation.secret import Secret
 from legation.store.database.transaction import Transaction, parse
-from legation.store.secrets.keys import Key, KeyRing, Keys, make_key, new_key_text
-from legation.store.secrets.sealer import Sealer
+from legation.store.secrets.sealer import Key, KeyRing, Keys, Sealer, make_key, new_key_text
 
 WORKSPACES = ("local", "other")
 

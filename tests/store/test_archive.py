@@ -26,9 +26,8 @@ from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Transaction, parse
 from legation.store.identity.workspaces import bootstrap
 from legation.store.log import EventLog
-from legation.store.secrets.keys import new_key_text, open_key_file, ring_of
 from legation.store.secrets.passphrase import Seal
-from legation.store.secrets.sealer import Sealer
+from legation.store.secrets.sealer import Sealer, new_key_text, open_key_file, ring_of
 from legation.store.secrets.vault import Vault, check_keys
 from legation.store.sqlite import SqliteBackend
 from legation.wire.events import Draft

@@ -17,8 +17,7 @@ from legation.store import audit, counters
 from legation.store.counters import Limit
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Transaction, parse
-from legation.store.secrets.keys import key_bytes
-from legation.store.secrets.sealer import Sealer
+from legation.store.secrets.sealer import Sealer, key_bytes
 from legation.store.secrets.vault import ContentStore, Vault, check_keys
 from legation.wire.principal import Principal
 

@@ -17,7 +17,7 @@ from tests.store.backends import ALL, DURABLE, make_backend
 
 from legation.errors import Conflict, NotFound, StorageFailed
 from legation.store import codec, files
-from legation.store.backend import MemoryBackend, Op, Replace
+from legation.store.codec import MemoryBackend, Op, Replace
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend

@@ -19,9 +19,8 @@ from legation.errors import Forbidden, InvalidParams, NotFound
 from legation.ids import new_id
 from legation.secret import Secret
 from legation.store.identity import members, tokens, users
-from legation.store.identity.credential import CredentialHash, hint_of, new_token
-from legation.store.identity.tokens import DAY_MS, Hashed
-from legation.store.secrets.keys import new_key_text
+from legation.store.identity.tokens import DAY_MS, CredentialHash, Hashed, hint_of, new_token
+from legation.store.secrets.sealer import new_key_text
 from legation.wire.api.identity import NewToken, Token, TokenKind, UserChange
 from legation.wire.principal import Principal, Role, Scope
 

@@ -10,7 +10,7 @@ import pytest
 from legation.errors import StorageFailed
 from legation.store import files
 from legation.store import jsonl as jsonl_module
-from legation.store.backend import StorageTrouble
+from legation.store.codec import StorageTrouble
 from legation.store.jsonl import JsonlBackend, stream_info
 from legation.store.log import EventLog
 from legation.wire.events import Draft

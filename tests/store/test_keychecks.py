@@ -8,8 +8,7 @@ from legation.clock import SystemClock
 from legation.errors import ConfigInvalid
 from legation.secret import Secret
 from legation.store.database.transaction import Transaction, parse
-from legation.store.secrets.keys import Key, KeyRing, Keys, new_key_text
-from legation.store.secrets.sealer import Sealer
+from legation.store.secrets.sealer import Key, KeyRing, Keys, Sealer, new_key_text
 from legation.store.secrets.vault import Vault, check_keys, verify_or_record
 
 (ROWS,) = parse("-- name: rows\nselect name, value from key_check order by name;")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from legation.errors import ConfigInvalid, StorageFailed
 from legation.secret import Secret
-from legation.store.secrets.keys import (
+from legation.store.secrets.sealer import (
     BadKey,
     Keys,
     drop_older_keys,
@@ -252,7 +252,7 @@ def test_keys_do_not_show_themselves(path: Path) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from legation.store.secrets.keys import load_keys
+from legation.store.secrets.sealer import load_keys
 sys.stdout.write("ready\\n"); sys.stdout.flush()
 sys.stdin.readline()
 keys = load_keys(Path(sys.argv[1]), {})

@@ -13,7 +13,7 @@ from tests.store.backends import ALL, DURABLE, make_backend
 from legation.errors import Conflict, InvalidParams, SessionClosed, StorageFailed
 from legation.store import codec
 from legation.store import stream as stream_module
-from legation.store.backend import Op
+from legation.store.codec import Op
 from legation.store.log import EventLog
 from legation.store.stream import Stream, Subscription
 from legation.wire.events import WHOLE, Draft, Event, span_of

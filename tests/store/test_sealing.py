@@ -9,8 +9,18 @@ from hypothesis import strategies as st
 
 from legation.errors import ConfigInvalid, InvalidParams, LegationError, StorageFailed
 from legation.secret import Secret
-from legation.store.secrets.keys import Key, KeyRing, derive, make_key, new_key_text
-from legation.store.secrets.sealer import SealedValue, Sealer, WrappedKey, check_value, matches
+from legation.store.secrets.sealer import (
+    Key,
+    KeyRing,
+    SealedValue,
+    Sealer,
+    WrappedKey,
+    check_value,
+    derive,
+    make_key,
+    matches,
+    new_key_text,
+)
 
 BOUND = ("vault", "ws_a", "run_1", "1")
 PLAIN = b"the canary in the bundle"

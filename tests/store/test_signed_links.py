@@ -15,7 +15,7 @@ from legation.errors import ConfigInvalid, Forbidden, InvalidParams
 from legation.secret import Secret
 from legation.store.blobs.base import LONGEST_LINK, LinkSigner, LinkTarget, disposition
 from legation.store.blobs.s3 import S3Blobs
-from legation.store.secrets.keys import new_key_text
+from legation.store.secrets.sealer import new_key_text
 from legation.testing.clock import FakeClock
 
 KEY = "ws_a/run_1/out=1.html"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from legation.errors import StorageFailed
-from legation.store.backend import Append, Create, SetState
+from legation.store.codec import Append, Create, SetState
 from legation.store.log import EventLog
 from legation.store.sqlite import AT_ONCE, PAGE_BYTES, SqliteBackend
 from legation.wire.events import Draft, Event

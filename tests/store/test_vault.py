@@ -13,8 +13,7 @@ from legation.secret import Secret
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Row, Transaction, parse
 from legation.store.secrets import vault as vault_module
-from legation.store.secrets.keys import KeyRing
-from legation.store.secrets.sealer import Sealer
+from legation.store.secrets.sealer import KeyRing, Sealer
 from legation.store.secrets.vault import MAX_BUNDLE, ContentStore, Vault, keys_in_use
 
 KEY = Secret("sk-one", "key")

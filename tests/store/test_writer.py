@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from legation.errors import StorageFailed
-from legation.store.backend import Append, Backend, Op, SetState
+from legation.store.codec import Append, Backend, Op, SetState
 from legation.store.log import CLOSE_TRIES, Writer
 from legation.wire.events import Event
 

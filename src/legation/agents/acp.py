@@ -20,8 +20,7 @@ from legation.agents.driver import (
     require_no_agent_config,
 )
 from legation.agents.messages import READ_ERRORS, fit, read_answer
-from legation.agents.output import Output, Stray
-from legation.agents.rpc import OUTBOX_LIMIT, AgentListener, AgentRefused, RpcPeer, raw_answer
+from legation.agents.rpc import OUTBOX_LIMIT, AgentListener, AgentRefused, Output, RpcPeer, Stray, raw_answer
 from legation.errors import AgentError, InvalidParams, TimedOut, TransportClosed, Unavailable
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.wire.acp.methods import (

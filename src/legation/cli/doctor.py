@@ -206,7 +206,7 @@ def _keys(settings: Settings) -> DoctorFinding:
         return DoctorFinding("ok", "keys", "given as settings")
     if not path.exists():
         return DoctorFinding("ok", "keys", "none yet; the first start makes them")
-    from legation.store.secrets.keys import open_key_file
+    from legation.store.secrets.sealer import open_key_file
 
     try:
         open_key_file(path)

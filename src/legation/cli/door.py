@@ -33,8 +33,7 @@ from legation.store.database.sqlite import MemoryDatabase
 from legation.store.database.transaction import Transaction
 from legation.store.identity import users
 from legation.store.identity.workspaces import LOCAL, bootstrap
-from legation.store.secrets.keys import new_key_text, ring_of
-from legation.store.secrets.sealer import Sealer
+from legation.store.secrets.sealer import Sealer, new_key_text, ring_of
 from legation.store.steadyclock import SteadyClock
 from legation.wire.api.identity import NewUser
 from legation.wire.ask import Approver, Ask, Decision, Prepared, Unasked

@@ -16,7 +16,7 @@ from legation.cli.view import SessionView, view_of
 from legation.errors import InvalidParams, LegationError, NotFound, StorageFailed, Unavailable
 from legation.host.options import read_meta
 from legation.settings import Settings
-from legation.store.backend import StreamInfo
+from legation.store.codec import StreamInfo
 from legation.store.jsonl import JsonlReader
 from legation.wire import codec
 from legation.wire.api.sessions import SessionInfo

@@ -13,7 +13,7 @@ app = App(name="keys", help="Keys: make one, or put a new one to use.")
 @app.command
 def new() -> None:
     """Print a fresh key, for LEGATION_VAULT_KEY, LEGATION_TOKEN_PEPPER, LEGATION_COOKIE_KEY or LEGATION_TOKEN."""
-    from legation.store.secrets.keys import new_key_text
+    from legation.store.secrets.sealer import new_key_text
 
     say(new_key_text())
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from legation.host.options import resolve_agent_definition, resolve_host_options
     from legation.host.requests.handlers import derive_client_capabilities
     from legation.host.requests.services import create_default_fs_handler, create_default_terminal_handler
-    from legation.store.backend import MemoryBackend as create_memory_storage  # noqa: N813
+    from legation.store.codec import MemoryBackend as create_memory_storage  # noqa: N813
     from legation.store.jsonl import JsonlBackend as create_jsonl_storage  # noqa: N813
     from legation.wire.codec import normalize_session_update
 
@@ -39,7 +39,7 @@ _PLACES = {
     "create_default_terminal_handler": "legation.host.requests.services:DefaultTerminals",
     "create_host_endpoint": "legation.host.endpoint:HostEndpoint",
     "create_jsonl_storage": "legation.store.jsonl:JsonlBackend",
-    "create_memory_storage": "legation.store.backend:MemoryBackend",
+    "create_memory_storage": "legation.store.codec:MemoryBackend",
     "derive_client_capabilities": "legation.host.requests.handlers:derive_client_capabilities",
     "normalize_session_update": "legation.wire.codec:normalize_session_update",
     "resolve_agent_definition": "legation.host.options:resolve_agent_definition",

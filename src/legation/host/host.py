@@ -39,7 +39,7 @@ from legation.host.session import Session, Settle
 from legation.host.stream import HOST_STREAM, HostStream, Listener, Listeners
 from legation.host.turn import CutWords, PromptResult
 from legation.proc import ProcessLauncher, Registry, child_environment
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.stream import Receipt, Subscription

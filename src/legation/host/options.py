@@ -20,7 +20,7 @@ from legation.errors import ConfigInvalid, InvalidParams
 from legation.host.requests.handlers import ExtensionHandler, FsHandler, QuestionHandler, TerminalHandler
 from legation.proc import Launcher
 from legation.proc.lines import MAX_LINE, Redact, unchanged
-from legation.store.backend import Backend
+from legation.store.codec import Backend
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.methods import McpServer
 from legation.wire.action import MAX_PATH

@@ -27,8 +27,7 @@ import msgspec
 from msgspec import UNSET
 
 from legation.agents.driver import Driver, OpenRequest
-from legation.agents.output import printable
-from legation.agents.rpc import AgentRefused
+from legation.agents.rpc import AgentRefused, printable
 from legation.errors import (
     AgentError,
     AgentExited,

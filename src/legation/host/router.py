@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from legation.agents.output import printable
-from legation.agents.rpc import RpcFault
+from legation.agents.rpc import RpcFault, printable
 from legation.errors import AgentError, Conflict, LegationError
 from legation.host.requests.asks import answer_without_session
 from legation.host.requests.handlers import ExtensionHandler, decode

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from legation.agents.rpc import UNWRITABLE
 from legation.errors import Conflict, LegationError
-from legation.store.backend import StorageTrouble
+from legation.store.codec import StorageTrouble
 from legation.store.stream import Receipt, Stream, Subscription
 from legation.wire import codec
 from legation.wire.event_types import Diagnostic, DiagnosticCode

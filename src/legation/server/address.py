@@ -19,7 +19,7 @@ from legation.secret import Secret
 from legation.settings import Settings
 from legation.store.datafolder import PORT
 from legation.store.files import write_atomically
-from legation.store.secrets.keys import derive, key_bytes
+from legation.store.secrets.sealer import derive, key_bytes
 
 BACKLOG: Final = 2048
 STALLED_LIMIT: Final = 300.0  # seconds: a client's time to take anything of what it was sent

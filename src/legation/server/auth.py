@@ -29,10 +29,10 @@ from legation.secret import Secret
 from legation.server.http.origins import OwnOrigins
 from legation.store.database.transaction import Database
 from legation.store.identity import tokens
-from legation.store.identity.credential import CredentialHash, new_token
 from legation.store.identity.rights import Standing, level_with, standing
+from legation.store.identity.tokens import CredentialHash, new_token
 from legation.store.identity.workspaces import Installation
-from legation.store.secrets.keys import Keys, derive, key_bytes
+from legation.store.secrets.sealer import Keys, derive, key_bytes
 from legation.wire.principal import ADMIN_SCOPES, SCOPES, Principal
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Database
 from legation.store.datafolder import DATABASE, KEYS, close_folders, cut_off, make_folder
 from legation.store.files import write_all, write_atomically
-from legation.store.secrets.keys import Keys, load_keys
+from legation.store.secrets.sealer import Keys, load_keys
 
 
 def prepare_folder(folder: Path) -> None:

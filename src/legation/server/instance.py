@@ -48,9 +48,9 @@ from legation.server.sessions.service import SessionService
 from legation.server.streaming.hub import Hub
 from legation.settings import Settings
 from legation.store.audit import record
-from legation.store.backend import StorageTrouble
 from legation.store.backup import forget_broken_backups
 from legation.store.blobs.base import LinkSigner, open_blobs
+from legation.store.codec import StorageTrouble
 from legation.store.counters import FORGET_BATCH, Buckets, forget_full
 from legation.store.database.transaction import Database, Queries, Transaction
 from legation.store.datafolder import (
@@ -212,7 +212,7 @@ class Services:
     async def _find_connection(self, name: str, workspace: str) -> StreamSource | None:
         if not name.startswith("acp:"):
             return None
-        from legation.server.acp.source import find
+        from legation.server.acp.log import find
 
         return await find(self.log, name, workspace)
 

@@ -11,7 +11,7 @@ from legation.errors import ConfigInvalid
 from legation.secret import Secret
 from legation.server.address import is_loopback
 from legation.settings import Settings, variable
-from legation.store.secrets.keys import BadKey, read_key
+from legation.store.secrets.sealer import BadKey, read_key
 
 MIN_TOKEN: Final = 16  # characters; `legation keys new` makes better ones
 _NEEDED_WITH_POSTGRES: Final = ("vault_key", "token_pepper", "cookie_key")

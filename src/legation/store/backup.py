@@ -51,7 +51,7 @@ from legation.tasks import in_thread
 
 if TYPE_CHECKING:
     from legation.secret import Secret
-    from legation.store.secrets.keys import Keys
+    from legation.store.secrets.sealer import Keys
 
 
 FORMAT: Final = 2
@@ -512,7 +512,7 @@ def _schema(connection: sqlite3.Connection) -> int:
 
 def _renew_keys(copy: Path, fresh: Path, now_ms: int) -> None:
     """Before it takes its place: whoever is cut off has the keys of then, or the new ones and all that they open."""
-    from legation.store.secrets.keys import drop_older_keys, open_key_file, renew_key_file
+    from legation.store.secrets.sealer import drop_older_keys, open_key_file, renew_key_file
 
     if not (fresh / KEYS).exists():
         raise Conflict(

@@ -21,7 +21,7 @@ import msgspec
 
 from legation.errors import NotFound, StorageFailed
 from legation.store import codec, files
-from legation.store.backend import (
+from legation.store.codec import (
     Append,
     Create,
     Op,

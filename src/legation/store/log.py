@@ -23,7 +23,7 @@ from urllib.parse import quote
 from legation.clock import Clock, SystemClock
 from legation.errors import Conflict, InvalidParams, NotFound, StorageFailed
 from legation.ids import new_id
-from legation.store.backend import (
+from legation.store.codec import (
     Append,
     Backend,
     Create,

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from legation.errors import StorageFailed
 from legation.store import codec
-from legation.store.backend import (
+from legation.store.codec import (
     Append,
     Create,
     Op,

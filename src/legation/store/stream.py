@@ -17,7 +17,7 @@ import msgspec
 from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, NotFound, SessionClosed, StorageFailed
 from legation.store import codec
-from legation.store.backend import Append, Op, Replace, SetMeta, SetState, State, StreamInfo, named
+from legation.store.codec import Append, Op, Replace, SetMeta, SetState, State, StreamInfo, named
 from legation.wire.events import Draft, Event
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from legation.host.options import AgentDefinition, HostOptions, Limits
 from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.ids import new_id
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.testing.model import ModelRequest, Reply, Script, ScriptedModel
 from legation.testing.model.openai_chat import OpenAiChatWire

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from legation.server.acp.log import ConnectionLog, SessionFollower, stream_name
-from legation.store.backend import Op
+from legation.store.codec import Op
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.wire.events import Draft

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from legation.clock import SystemClock
-from legation.server.acp.log import MESSAGE
-from legation.server.acp.source import ConnectionSource, MessageReader
+from legation.server.acp.log import MESSAGE, ConnectionSource, MessageReader
 from legation.server.streaming.hub import Hub
 from legation.store.log import READ_BYTES, EventLog
 from legation.store.sqlite import SqliteBackend

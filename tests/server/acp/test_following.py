@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from legation.server.acp.log import ConnectionLog, SessionFollower, stream_name
+from legation.server.acp.log import ConnectionLog, ConnectionSource, SessionFollower, stream_name
 from legation.server.acp.messages import LONG, Updates
-from legation.server.acp.source import ConnectionSource
-from legation.store.backend import Op
+from legation.store.codec import Op
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.wire import codec

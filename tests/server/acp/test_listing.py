@@ -12,7 +12,7 @@ from legation.host.host import AcpHost
 from legation.host.options import SessionMeta
 from legation.server.acp.methods import PAGE, page_of
 from legation.server.sessions.record import Details, SessionRecord, SessionRecords
-from legation.store.backend import LOCAL
+from legation.store.codec import LOCAL
 from legation.wire.acp.methods import ListSessionsRequest
 from legation.wire.universal.shapes import Metadata
 

@@ -21,8 +21,7 @@ from tests.server.sessions.session_client import SessionClient, open_session_cli
 from tests.store.backends import make_backend
 
 from legation.clock import SystemClock
-from legation.server.acp.log import MESSAGE, ConnectionLog, SessionFollower
-from legation.server.acp.source import ConnectionSource
+from legation.server.acp.log import MESSAGE, ConnectionLog, ConnectionSource, SessionFollower
 from legation.server.routes.streams import page_of_events
 from legation.server.streaming import sse
 from legation.server.streaming.hub import Hub
@@ -519,9 +518,9 @@ def test_whoever_reads_gets_the_lines_of_what_there_is_under_their_numbers(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("legation.store.stream.TAIL_EVENTS", 8)
         patch.setattr("legation.store.log.READ_BYTES", 400)
-        patch.setattr("legation.server.acp.source.READ_BYTES", 400)
-        patch.setattr("legation.server.acp.source.CHUNK_BYTES", 600)
-        patch.setattr("legation.server.acp.source.KEPT_BYTES", 800)
-        patch.setattr("legation.server.acp.source.KEPT_ENTRIES", 5)
-        patch.setattr("legation.server.acp.source.MOST_SESSIONS", 2)
+        patch.setattr("legation.server.acp.log.READ_BYTES", 400)
+        patch.setattr("legation.server.acp.log.CHUNK_BYTES", 600)
+        patch.setattr("legation.server.acp.log.KEPT_BYTES", 800)
+        patch.setattr("legation.server.acp.log.KEPT_ENTRIES", 5)
+        patch.setattr("legation.server.acp.log.MOST_SESSIONS", 2)
         asyncio.run(run())

@@ -3,7 +3,7 @@ import json
 from legation.server.acp.connection import last_words
 from legation.server.acp.log import MESSAGE, Taken
 from legation.server.acp.messages import notification_line, request_line, result_line
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.wire.events import Draft
 

@@ -31,7 +31,7 @@ from legation.server.sessions.record import (
     SessionRecords,
     read_details,
 )
-from legation.store.backend import Op, SetMeta
+from legation.store.codec import Op, SetMeta
 from legation.store.sqlite import SqliteBackend
 from legation.wire import codec
 from legation.wire.acp.updates import SessionInfoUpdate

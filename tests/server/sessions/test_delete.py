@@ -18,7 +18,7 @@ from tests.server.test_access_table import an_approval
 from legation.errors import StorageFailed
 from legation.proc.tree import process
 from legation.server.streaming.sse import end
-from legation.store.backend import Op
+from legation.store.codec import Op
 
 pytestmark = pytest.mark.heavy
 

@@ -9,7 +9,7 @@ from legation.host.options import SessionMeta
 from legation.server.sessions.agents import SessionAgents
 from legation.server.sessions.messages import MessageQueue
 from legation.server.sessions.record import Begun, Details, QueuedMessage, SessionRecord, SessionRecords
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.wire import codec
 from legation.wire.event_types import PromptStarted

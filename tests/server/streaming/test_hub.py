@@ -14,7 +14,7 @@ from legation.errors import Conflict, NotFound, StorageFailed
 from legation.server.streaming import sse
 from legation.server.streaming.hub import KEEP_ALIVE, RECHECK, Credential, Hub, LiveStreamReader, StreamSource
 from legation.store import stream as stream_module
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.store.stream import GenerationRange, Stream

@@ -15,7 +15,7 @@ from legation.clock import SystemClock
 from legation.errors import InvalidParams
 from legation.server.streaming.hub import KEEP_ALIVE, Hub
 from legation.server.streaming.multiplex import MOST_STREAMS, WantedStream, open_streams, read_wanted
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.testing.clock import FakeClock

@@ -25,7 +25,7 @@ from legation.server.streaming.projection import (
     steps,
 )
 from legation.server.streaming.sse import CHUNK_BYTES
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.event_types import PermissionAnswered, SessionReset, SessionStatus

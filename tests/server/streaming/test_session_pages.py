@@ -22,7 +22,7 @@ from legation.clock import SystemClock
 from legation.server.streaming import sse
 from legation.server.streaming.checkpoints import Checkpoints, Schema
 from legation.server.streaming.hub import Hub
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.store.stream import Stream

@@ -12,7 +12,7 @@ from tests.server.stream_server import serving
 from legation.clock import SystemClock
 from legation.server.streaming import sse
 from legation.server.streaming.hub import Hub
-from legation.store.backend import MemoryBackend
+from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.wire.events import Draft, Event
 

@@ -23,8 +23,7 @@ from legation.approvals.trace.chain import verify
 from legation.server.installation import server_name
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.datafolder import DATABASE, KEYS, SERVER
-from legation.store.secrets.keys import load_keys
-from legation.store.secrets.sealer import Sealer
+from legation.store.secrets.sealer import Sealer, load_keys
 from legation.wire.api.approvals import TraceDetail
 
 pytestmark = pytest.mark.heavy

@@ -21,8 +21,7 @@ from legation.approvals.trace.chain import Chain, verify
 from legation.approvals.trace.step import StepKind
 from legation.ids import new_id
 from legation.store.identity import tokens
-from legation.store.identity.credential import CredentialHash, hint_of, new_token
-from legation.store.identity.tokens import Hashed
+from legation.store.identity.tokens import CredentialHash, Hashed, hint_of, new_token
 from legation.wire.api.approvals import TraceDetail
 from legation.wire.api.identity import NewToken
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.wire.universal.tool_items import unified
+from legation.wire.universal.items import unified
 
 
 def patched(old: str, diff: str) -> str:

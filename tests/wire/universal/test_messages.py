@@ -13,8 +13,8 @@ from legation.wire.event_types import (
     SessionReset,
     SessionStatus,
 )
+from legation.wire.universal.items import KEPT
 from legation.wire.universal.messages import MessageProjector
-from legation.wire.universal.tool_items import KEPT
 
 
 def data_of(*entries: Entry) -> list[dict[str, Any]]:

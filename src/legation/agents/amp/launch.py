@@ -22,7 +22,7 @@ from legation.agents.amp import options as option
 from legation.agents.amp.options import Flags, read_flags
 from legation.agents.amp.permissions import VARIABLE
 from legation.agents.native import DriverContext, pairs
-from legation.agents.output import all_said
+from legation.agents.rpc import all_said
 from legation.errors import AgentExited, Forbidden, TimedOut
 from legation.proc import Command
 from legation.store.trust import repository_of

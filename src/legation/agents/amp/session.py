@@ -27,8 +27,7 @@ from legation.agents.claude.translate import outcome as outcome_of
 from legation.agents.claude.translate import usage_of
 from legation.agents.driver import OpenRequest
 from legation.agents.native import DriverContext, PendingReply, read_lines
-from legation.agents.output import SHOWN_BYTES, skipped
-from legation.agents.rpc import WRITE_TIMEOUT, AgentRefused
+from legation.agents.rpc import SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused, skipped
 from legation.errors import AgentError, LegationError, TimedOut, Unavailable
 from legation.ids import new_id
 from legation.proc import Child, Command, Exit

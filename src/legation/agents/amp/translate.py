@@ -16,8 +16,7 @@ from legation.agents.claude.translate import ClaudeTranslator, TranslatedLine
 from legation.agents.driver import PromptBlocks
 from legation.agents.messages import READ_ERRORS, fit
 from legation.agents.native import block_text
-from legation.agents.output import STDERR_SHOWN, exited
-from legation.agents.rpc import AgentRefused
+from legation.agents.rpc import STDERR_SHOWN, AgentRefused, exited
 from legation.errors import InvalidParams, LegationError
 from legation.ids import new_id
 from legation.proc import Exit

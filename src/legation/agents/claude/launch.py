@@ -19,7 +19,7 @@ from typing import Final
 
 from legation.agents.claude.tools import ASK
 from legation.agents.native import DriverContext, pairs
-from legation.agents.output import all_said
+from legation.agents.rpc import all_said
 from legation.errors import AgentError, AgentExited, TimedOut
 from legation.proc import Child, Command, Exit
 from legation.wire import jsontext

@@ -18,8 +18,7 @@ from legation.agents.claude.translate import ClaudeTranslator, available, blocks
 from legation.agents.claude.turn import ClaudeTurns
 from legation.agents.driver import OnAnswer, PromptBlocks
 from legation.agents.native import DriverContext, NativeAgent, PendingReply, read_lines
-from legation.agents.output import Output, skipped
-from legation.agents.rpc import OUTBOX_LIMIT, WRITE_TIMEOUT, AgentListener, AgentRefused
+from legation.agents.rpc import OUTBOX_LIMIT, WRITE_TIMEOUT, AgentListener, AgentRefused, Output, skipped
 from legation.errors import Conflict, LegationError, TimedOut
 from legation.proc import Child, Exit
 from legation.wire.acp.methods import PromptResponse, SessionSetup

@@ -35,13 +35,15 @@ from legation.agents.codex.permissions import declined
 from legation.agents.driver import OnAnswer
 from legation.agents.messages import READ_ERRORS, id_key, read_answer, read_error, read_message
 from legation.agents.native import TOO_LONG, DriverContext, read_lines
-from legation.agents.output import SHOWN_BYTES, Output, skipped
 from legation.agents.rpc import (
     OUTBOX_LIMIT,
     REQUESTS_AT_ONCE,
+    SHOWN_BYTES,
     WRITE_TIMEOUT,
     AgentRefused,
     OutgoingCalls,
+    Output,
+    skipped,
 )
 from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit

@@ -23,9 +23,8 @@ from legation.agents.opencode.messages import OpenCodeEvent, OpenCodeSessionInfo
 from legation.agents.opencode.options import offered
 from legation.agents.opencode.server import OpenCodeServer, ServerListener
 from legation.agents.opencode.session import OpenCodeSession
-from legation.agents.output import exited, last_words
 from legation.agents.pool import Lease, pool_key
-from legation.agents.rpc import AgentRefused
+from legation.agents.rpc import AgentRefused, exited, last_words
 from legation.errors import AgentError, AgentExited, ConfigInvalid, InvalidParams, LegationError, TimedOut
 from legation.proc import Exit
 from legation.wire import jsontext

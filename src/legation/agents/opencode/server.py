@@ -41,8 +41,7 @@ from legation.agents.opencode.messages import (
     Told,
     read_event,
 )
-from legation.agents.output import SHOWN_BYTES, Stray, exited, last_words
-from legation.agents.rpc import SLICE_LINES, AgentRefused
+from legation.agents.rpc import SHOWN_BYTES, SLICE_LINES, AgentRefused, Stray, exited, last_words
 from legation.errors import AgentError, LegationError, TimedOut, TransportClosed
 from legation.proc import Child, Command, Exit, Launcher, Pipes
 from legation.proc.lines import LineSplitter, Redact

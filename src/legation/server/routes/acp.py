@@ -98,7 +98,7 @@ async def follow_acp_messages(call: Call, server_id: ServerId, last_event_id: La
     """Everything that the agent says, as server-sent events: notifications, requests, responses.
 
     With a `Last-Event-ID` exactly what came after that. Before the first message it waits a while for it."""
-    from legation.server.acp.source import ConnectionSource, MessageReader
+    from legation.server.acp.log import ConnectionSource, MessageReader
 
     _must_accept(call, MEDIA)
     after = read_position(last_event_id, "Last-Event-ID") if last_event_id else None

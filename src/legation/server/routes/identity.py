@@ -12,9 +12,8 @@ from legation.server.routes.page import PageLimit
 from legation.server.routes.rates import TOKENS, USERS, WORKSPACES, limit_caller
 from legation.store import audit
 from legation.store.identity import members, tokens, users, workspaces
-from legation.store.identity.credential import CredentialHash, hint_of, new_token
 from legation.store.identity.rights import person_behind
-from legation.store.identity.tokens import Hashed
+from legation.store.identity.tokens import CredentialHash, Hashed, hint_of, new_token
 from legation.wire.api.identity import (
     AuditEntry,
     Me,

@@ -25,7 +25,7 @@ from legation.server.http.routes import OPEN, Call, Routes, needs
 from legation.settings import Settings, config_file
 from legation.store.audit import record
 from legation.store.backup import Written, archive
-from legation.store.secrets.keys import drop_older_keys, open_key_file, rotate_key_file
+from legation.store.secrets.sealer import drop_older_keys, open_key_file, rotate_key_file
 from legation.store.secrets.vault import check_keys, keys_in_use
 from legation.wire.api.server import Check, Health, KeysRotated, Readiness, ServerInfo
 

@@ -15,7 +15,7 @@ from legation.server.http.pages import add_page
 from legation.server.http.routes import A_PERSON, OPEN, SIGNED_IN, Call, RouteReply, Routes
 from legation.server.routes.rates import LINKS, count_wrong_sign_in, limit_caller
 from legation.store.identity import links, users
-from legation.store.identity.credential import CredentialHash, new_code
+from legation.store.identity.tokens import CredentialHash, new_code
 from legation.wire.api.identity import NewSignInLink, SignIn, SignInLink
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from legation.server.streaming.hub import Credential, StreamSource, check_positi
 from legation.server.streaming.multiplex import open_streams, read_position
 from legation.server.streaming.sse import EventStream, as_utf8, first_chunk
 from legation.store import codec
-from legation.store.backend import StreamInfo
+from legation.store.codec import StreamInfo
 from legation.wire.api.shape import Page
 from legation.wire.api.streams import EventLine, StreamSummary
 from legation.wire.events import Event

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from legation.errors import Conflict, InvalidParams, NotFound, PromptInFlight, SessionClosed
-from legation.store.backend import StreamInfo
+from legation.store.codec import StreamInfo
 from legation.store.log import EventLog
 from legation.wire.acp.updates import ResourceLink
 from legation.wire.api.approvals import Value

@@ -25,7 +25,7 @@ from legation.clock import Clock
 from legation.errors import ConfigInvalid, Forbidden, InvalidParams, TooLarge
 from legation.secret import Secret
 from legation.settings import variable
-from legation.store.secrets.keys import key_bytes
+from legation.store.secrets.sealer import key_bytes
 
 KEY_LIMIT: Final = 512
 _SEGMENT_LIMIT: Final = 255  # what a file system takes as a name

@@ -5,14 +5,19 @@ INV-I4  A token never has more than its maker had when it was made, nor more tha
 INV-I5  A token of kind `agent` is that agent: its label is the agent's name. It calls tools and manages nothing.
 """
 
-from collections.abc import Iterable, Mapping
+import base64
+import hmac
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from legation.errors import Forbidden, InvalidParams, NotFound
+from legation.secret import Secret
 from legation.store.audit import record
 from legation.store.database.transaction import Queries, Row, Transaction, only, page_of
 from legation.store.identity.rights import level_with, read_standing
+from legation.store.secrets.sealer import derive, key_bytes
 from legation.wire.api.identity import TOKEN_LEVELS, NewToken, Token
 from legation.wire.api.shape import Page
 from legation.wire.principal import (
@@ -198,3 +203,45 @@ def _read(row: Row) -> Token:
         last_used_at=row["last_used_at"],
         revoked_at=row["revoked_at"],
     )
+
+
+# Tokens and sign-in codes as text, and the keyed hashes that stand for them in the database.
+#
+# INV-I1  The text itself is nowhere but in the answer that hands it out. Without the pepper, which is not in the
+#         database, a hash cannot even be tested against a guess.
+
+TOKEN_PREFIX: Final = "lgn_"  # noqa: S105 - so that scanners and people recognise one
+HINT_LENGTH: Final = 4
+_CHANCE_BYTES: Final = 24
+
+Random = Callable[[int], bytes]
+
+
+class CredentialHash:
+    """A hash for each purpose, so that a code is no token and a token no code."""
+
+    def __init__(self, pepper: Secret) -> None:
+        self._pepper = key_bytes(pepper)
+        self._link_key = derive(self._pepper, "sign-in-links")
+
+    def token(self, text: str) -> bytes:
+        return hmac.digest(self._pepper, text.encode(), "sha256")
+
+    def link(self, code: str) -> bytes:
+        return hmac.digest(self._link_key, code.encode(), "sha256")
+
+
+def new_token(random: Random = os.urandom) -> Secret:
+    return Secret(TOKEN_PREFIX + _text(random), "api-token")
+
+
+def new_code(random: Random = os.urandom) -> Secret:
+    return Secret(_text(random), "sign-in-code")
+
+
+def hint_of(token: Secret) -> str:
+    return token.reveal()[-HINT_LENGTH:]
+
+
+def _text(random: Random) -> str:
+    return base64.urlsafe_b64encode(random(_CHANCE_BYTES)).decode()  # 24 bytes need no padding

@@ -23,13 +23,16 @@ from legation.store.database.transaction import (
     Value,
     only,
 )
-from legation.store.secrets.keys import KeyRing, Keys, derive, key_bytes
 from legation.store.secrets.sealer import (
     DataKey,
+    KeyRing,
+    Keys,
     SealedValue,
     Sealer,
     WrappedKey,
     check_value,
+    derive,
+    key_bytes,
     matches,
     must_be_plain,
 )

@@ -15,7 +15,7 @@ from legation.wire import codec, event_types
 from legation.wire.acp.updates import Audio, ContentBlock, EmbeddedResource, ResourceLink
 from legation.wire.events import Event
 from legation.wire.universal import shapes
-from legation.wire.universal.asks import FormField, fields_of
+from legation.wire.universal.items import KEPT
 from legation.wire.universal.output import (
     LogRow,
     ProjectedEvent,
@@ -27,9 +27,8 @@ from legation.wire.universal.output import (
     json_value,
     time_of,
 )
-from legation.wire.universal.projector import Projector
+from legation.wire.universal.projector import FormField, Projector, fields_of
 from legation.wire.universal.shapes import Metadata, SessionFacts, floor
-from legation.wire.universal.tool_items import KEPT
 
 # The seed's own universal events. Every enum is an object whose `type` says which it is; keys are snake_case.
 
