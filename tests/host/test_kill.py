@@ -26,7 +26,16 @@ ON_ONE_LOG = 5  # kills, then a new log
 ROOT = Path(__file__).parents[2]
 STARTING = 0.6  # seconds in which a host is starting, and its agent
 RUNNING = 0.4  # seconds of turns, up to which it is killed
+REAP_LIMIT = 60.0  # seconds for killed processes to be gone: the machine's time
 DEATH_LIMIT = 10.0  # seconds for an agent that was just being started to find that its client is gone
+
+
+def until_reaped(children: Path) -> None:
+    """Look again while some are still dying: on a busy machine that takes them longer than one look waits."""
+    deadline = time.monotonic() + REAP_LIMIT
+    while (found := {each.outcome for each in reap(children)}) - {"killed", "gone"}:
+        assert found <= {"killed", "gone", "survived"}
+        assert time.monotonic() < deadline, "something survives"
 
 
 def run_until_killed(kind: str, place: Path, seen: Path, chance: random.Random) -> None:
@@ -129,7 +138,7 @@ def test_a_host_killed_in_mid_turn_leaves_a_whole_log_no_process_and_sessions_to
         seen = place / f"seen-{number}"
         run_until_killed(kind, place, seen, chance)
         left_behind += len(processes(home_of(place)))
-        assert {each.outcome for each in reap(place / "data" / "children")} <= {"killed", "gone"}
+        until_reaped(place / "data" / "children")
         until_no_process(home_of(place))
         log = asyncio.run(stored(kind, place))
         for session in log.values():

@@ -54,7 +54,7 @@ def owner(up: Running) -> dict[str, str]:
     return {"Authorization": f"Bearer {up.server_file().token}"}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_every_answer_is_as_documented(up: Running) -> None:
     url = up.server_file().url
     called = fuzz(

@@ -5,7 +5,7 @@ from tests.server.fs.drive import Drive
 from tests.server.fuzz import fuzz
 
 # A tar is nothing that a fuzzer can make up; tests/server/fs/test_upload.py does.
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
 
 def test_every_route_answers_as_its_document_says(drive: Drive) -> None:

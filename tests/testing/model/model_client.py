@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-WAIT = 10.0  # the test's patience, in seconds
+WAIT = 60.0  # the test's patience, in seconds
 TOOLS = [{"name": "Write", "input_schema": {"type": "object"}}]
 
 

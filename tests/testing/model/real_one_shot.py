@@ -13,7 +13,7 @@ from tests import real_agents
 from legation.proc import child_environment
 from legation.testing.model import ScriptedModel
 
-WAIT = 60.0  # seconds for a whole run: the agent's time
+WAIT = 240.0  # seconds for a whole run: the agent's time
 
 _CODEX_CONFIG = """\
 model = "{model}"
