@@ -48,7 +48,7 @@ _REFERENCES = re.compile(rb'(?:\["[^"\\]*+(?:\\.[^"\\]*+)*+",(?:0|[1-9][0-9]{0,1
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._/-]*")
 
 
-class _LineHead(msgspec.Struct, gc=False):
+class _StoredHead(msgspec.Struct, gc=False):
     seq: int
     at: int
     type: str
@@ -60,7 +60,7 @@ class _LineHead(msgspec.Struct, gc=False):
     run: int = 1
 
 
-_decode_head = msgspec.json.Decoder(_LineHead).decode
+_decode_head = msgspec.json.Decoder(_StoredHead).decode
 
 
 class _TypeMembers(dict[str, bytes]):
