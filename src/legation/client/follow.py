@@ -198,7 +198,7 @@ class Cursors:
 
 
 class FollowSource(Generic[T]):
-    """What is followed: how it is asked for, and how its frames are read.
+    """A stream to follow: how it is asked for, and how its frames are read.
 
     The attributes hold for the connection that `connect` was called for last."""
 

@@ -314,12 +314,12 @@ _KINDS: Final[Mapping[str, type[ClaudeShape]]] = {
 _DECODERS: Final = {key: msgspec.json.Decoder(kind) for key, kind in _KINDS.items()}
 
 
-class _LineHead(msgspec.Struct):
+class _MessageHead(msgspec.Struct):
     type: str
     subtype: str | None = None
 
 
-_head = msgspec.json.Decoder(_LineHead)
+_head = msgspec.json.Decoder(_MessageHead)
 
 
 def read_line(line: bytes) -> ClaudeShape | None:
@@ -338,7 +338,7 @@ def read_line(line: bytes) -> ClaudeShape | None:
         return _read_leniently(line)
 
 
-def _key(head: _LineHead) -> str:
+def _key(head: _MessageHead) -> str:
     return f"system/{head.subtype}" if head.type == "system" else head.type
 
 
@@ -346,7 +346,7 @@ def _read_leniently(line: bytes) -> ClaudeShape | None:
     """Lone surrogates, huge numbers, members of another type than they should be."""
     try:
         value = jsontext.read(line)
-        key = _key(fit(value, _LineHead))
+        key = _key(fit(value, _MessageHead))
     except READ_ERRORS:
         return None
     try:
