@@ -56,7 +56,7 @@ INSIDE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
         ("universal",),
     ),
     "store": (
-        ("datafolder", "sqlitefile", "backend", "codec"),
+        ("datafolder", "sqlitefile", "codec"),
         ("files", "forbidden", "stream"),
         ("log", "jsonl", "sqlite", "database", "trust"),
         ("secrets", "steadyclock"),

@@ -399,7 +399,7 @@ async def test_a_link_that_is_swapped_after_it_was_told_leads_to_no_other_rule(t
             assert approval.policy_rule == "p:apart"
             [permission] = await said_of(session, "permission-asked")
             assert permission["expiresAt"] - permission["askedAt"] == 300_000
-            await door.queue.resolve(PERSON, approval.id, YES)
+            await door.inbox.resolve(PERSON, approval.id, YES)
             await prompting
             [answered] = await said_of(session, "permission-answered")
             assert answered["outcome"] == "denied"  # it leads elsewhere than when it was asked

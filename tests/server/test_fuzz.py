@@ -10,7 +10,7 @@ from tests.server.toy_app import Shelf, Size, broken, routes, toy_app
 
 from legation.server.http.routes import OPEN, Call, RouteReply, Routes
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1800)]
 
 MANAGER = {"Authorization": "Bearer manager"}
 
