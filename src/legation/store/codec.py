@@ -1,4 +1,4 @@
-"""Stored events: each is one line of JSON, in every backend.
+"""Stored events, and the stores of an event log as the log sees them: `Backend`. An event is one line of JSON in each.
 
     {"seq":7,"at":1794774823123,"type":"agent-message-chunk","raw":{...}}
 
@@ -296,11 +296,6 @@ def pages(events: Sequence[Event], limit: int) -> Iterable[Sequence[Event]]:
         yield events[start:] if start else events
 
 
-# Stores of an event log, as the log sees them: durable batches in, pages of events out.
-#
-# A backend is used from one writer thread (`commit`) and one reader thread (everything else); the numbers, the
-# order and the subscribers are the log's business.
-
 State = Literal["open", "closed", "deleted"]
 
 
@@ -402,6 +397,9 @@ Report = Callable[[StorageTrouble], None]
 
 
 class Backend(Protocol):
+    """A store of an event log: durable batches in, pages of events out. It is used from one writer thread (`commit`) and
+    one reader thread (everything else); the numbers, the order and the subscribers are the log's business."""
+
     durable: bool  # False: `commit` is immediate and keeps nothing; the log itself is the store
     keeps_parts: bool  # else a long event is stored as it is: nobody else is held up by it
 

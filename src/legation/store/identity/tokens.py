@@ -1,5 +1,7 @@
-"""API tokens of a workspace.
+"""API tokens of a workspace; tokens and sign-in codes as text, and the keyed hashes that stand for them in the database.
 
+INV-I1  The text itself is nowhere but in the answer that hands it out. Without the pepper, which is not in the
+        database, a hash cannot even be tested against a guess.
 INV-I4  A token never has more than its maker had when it was made, nor more than its maker has now.
         One made with a token lasts no longer than that.
 INV-I5  A token of kind `agent` is that agent: its label is the agent's name. It calls tools and manages nothing.
@@ -204,11 +206,6 @@ def _read(row: Row) -> Token:
         revoked_at=row["revoked_at"],
     )
 
-
-# Tokens and sign-in codes as text, and the keyed hashes that stand for them in the database.
-#
-# INV-I1  The text itself is nowhere but in the answer that hands it out. Without the pepper, which is not in the
-#         database, a hash cannot even be tested against a guess.
 
 TOKEN_PREFIX: Final = "lgn_"  # noqa: S105 - so that scanners and people recognise one
 HINT_LENGTH: Final = 4

@@ -1,4 +1,13 @@
-"""Sealed values: AES-256-GCM, each under a data key of its own, which a key of the installation wraps.
+"""Keys of an installation, and what is sealed with them.
+
+Keys come from settings, else from `keys.json` in the data folder, which is made if absent.
+
+INV-K1  A key is 32 random bytes, written in base64; nothing shorter, longer or mistyped is taken.
+INV-K2  The file is the owner's alone (0600, no link, no other user), or it is refused.
+INV-K3  Whoever starts at the same moment gets the same keys: the file appears whole, once.
+INV-K4  With `require_given` nothing is made up: two servers with keys of their own could not read each other.
+
+Sealed values are AES-256-GCM, each under a data key of its own, which a key of the installation wraps.
 
 INV-S1  What is sealed for one workspace, owner and purpose opens for no other: they are bound into both layers,
         each with its length before it, so that no two of them can be read as one another.
@@ -33,13 +42,6 @@ from legation.errors import ConfigInvalid, InternalError, InvalidParams, Storage
 from legation.secret import Secret
 from legation.settings import variable
 from legation.store import files
-
-# The keys of an installation: from settings, else from `keys.json` in the data folder, which is made if absent.
-#
-# INV-K1  A key is 32 random bytes, written in base64; nothing shorter, longer or mistyped is taken.
-# INV-K2  The file is the owner's alone (0600, no link, no other user), or it is refused.
-# INV-K3  Whoever starts at the same moment gets the same keys: the file appears whole, once.
-# INV-K4  With `require_given` nothing is made up: two servers with keys of their own could not read each other.
 
 KEY_BYTES: Final = 32
 VERSION: Final = 1  # of the file

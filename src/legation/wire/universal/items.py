@@ -1,4 +1,12 @@
-"""The message that is being said: chunks become one item, with a delta each and the whole of it at its end."""
+"""Items of a session: messages, and tool calls with what came of them.
+
+The chunks of a message become one item, with a delta each and the whole of it at its end.
+
+A tool call is an item, and what came of it another. The call's item is completed when the call stands: it runs, is
+asked about or ends. What it shows before it runs is no output: Claude puts a description there. Output that grows is
+told by deltas of the result's item. Output that is replaced by another ends that item and begins a new one, for a delta
+can only add.
+"""
 
 from __future__ import annotations
 
@@ -358,12 +366,6 @@ def _one_literal(literals: Sequence[bytes | memoryview]) -> bytes | memoryview:
     ]
     return b"".join(bare)
 
-
-# The tool calls of a turn: an item for the call, and one for what came of it.
-#
-# A call's item is completed when the call stands: it runs, is asked about or ends. What it shows before it runs is no
-# output: Claude puts a description there. Output that grows is told by deltas of the result's item. Output that is
-# replaced by another ends that item and begins a new one, for a delta can only add.
 
 # A change of a file as one hunk of a unified diff, in time linear in its size.
 #
