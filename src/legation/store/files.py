@@ -82,10 +82,10 @@ def sync_folder(folder: Path) -> None:
 
 def read_private(path: Path, largest: int, *, secret: bool = False) -> bytes:
     """Read a file that others cannot change, nor read where it is `secret`; any other one is not believed:
-    `ConfigInvalid`. FileNotFoundError where there is none."""
+    `ConfigInvalid`. FileNotFoundError or NotADirectoryError where there is none."""
     try:
         fd = os.open(path, READ)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
         reason = "it is a link" if path.is_symlink() else error.strerror

@@ -67,7 +67,7 @@ class TrustedFolders:
         """By path."""
         try:
             content = files.read_private(self._path, _LARGEST)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return ()
         try:
             file = msgspec.json.decode(content, type=_TrustFile)

@@ -269,9 +269,11 @@ def _keys(path: Path, file: _KeyFile) -> Keys:
 
 
 def _read(path: Path) -> _KeyFile:
-    text = files.read_private(path, _LARGEST, secret=True)
     try:
+        text = files.read_private(path, _LARGEST, secret=True)
         file = msgspec.json.decode(text, type=_KeyFile)
+    except NotADirectoryError as error:  # a data folder that is none; where there is no file yet, one is made
+        raise ConfigInvalid(f"cannot use {path}: {error.strerror}; choose another data folder") from error
     except msgspec.DecodeError:  # its text stays here: it is made from the file
         raise ConfigInvalid(
             f"cannot use {path}: it is not a file of keys; restore it from a backup"
