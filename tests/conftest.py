@@ -1,3 +1,4 @@
+import gc
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
@@ -16,14 +17,46 @@ settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCh
 settings.load_profile("busy")
 
 # Begun first, so that no process is left with one of them when the others are done. The end of a run says which belong here.
-LONG = ("test_newcomer.py", "test_wheel.py", "test_servers_real.py", "test_accepted.py")
+LONG = (
+    *(
+        "test_newcomer.py",
+        "test_up.py",
+        "test_kill.py",
+        "test_restarts.py",
+        "test_exec.py",
+        "test_servers_real.py",
+    ),
+    *(
+        "test_accepted.py",
+        "test_acp_agents.py",
+        "test_sandbox_agent_sdk.py",
+        "test_sessions_api.py",
+        "test_http.py",
+    ),
+    *(
+        "test_sessions.py",
+        "test_opened.py",
+        "test_real_sessions.py",
+        "test_asking_real.py",
+        "test_restart.py",
+    ),
+    *("test_crash.py", "test_confined.py", "test_hostile_repository.py", "test_claude_agent_acp.py"),
+    *("test_real_server.py", "test_acp.py", "test_mischief.py", "test_wheel.py", "test_real_agent.py"),
+)
 TOLD = 10  # files that took longest
 
 _seconds: dict[str, float] = defaultdict(float)  # by file
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONG)
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: the collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

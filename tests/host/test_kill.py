@@ -21,7 +21,7 @@ from legation.proc import reap
 from legation.proc.tree import process
 from legation.store.log import EventLog
 
-KILLS = 25  # of each kind of store
+KILLS = pytest.mark.parametrize("kills", [10, pytest.param(25, marks=pytest.mark.slow)])
 ON_ONE_LOG = 5  # kills, then a new log
 ROOT = Path(__file__).parents[2]
 STARTING = 0.6  # seconds in which a host is starting, and its agent
@@ -126,13 +126,14 @@ def ground(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
+@KILLS
 @pytest.mark.parametrize("kind", DURABLE)
 def test_a_host_killed_in_mid_turn_leaves_a_whole_log_no_process_and_sessions_to_go_on_with(
-    kind: str, ground: Path
+    kind: str, kills: int, ground: Path
 ) -> None:
     chance = random.Random(kind)
     left_behind = lines = taken_up = 0
-    for number in range(KILLS):
+    for number in range(kills):
         place = ground / f"log-{number // ON_ONE_LOG}"
         place.mkdir(exist_ok=True)
         seen = place / f"seen-{number}"
@@ -149,6 +150,6 @@ def test_a_host_killed_in_mid_turn_leaves_a_whole_log_no_process_and_sessions_to
             lines += len(numbers)
         asyncio.run(take_up(kind, place, log, names))
         taken_up += len(names)
-    assert left_behind > KILLS  # else there was nothing to reap
-    assert lines > KILLS * 100  # nor to lose
-    assert taken_up > KILLS / 2  # nor to go on with
+    assert left_behind > kills  # else there was nothing to reap
+    assert lines > kills * 100  # nor to lose
+    assert taken_up > kills / 2  # nor to go on with

@@ -32,7 +32,7 @@ LIMIT = 60.0  # seconds: the server's time on a busy machine
 STOP_LIMIT = (
     5.0  # seconds that a server told to stop may take: its grace, and the closing of files, many times over
 )
-ROUNDS = 20
+ROUNDS = pytest.mark.parametrize("lives", [8, pytest.param(20, marks=pytest.mark.slow)])
 AT_ONCE = 10
 POLICY = """
 name: p
@@ -223,9 +223,12 @@ async def settle(found: Kept, done: Round, backend: Backend) -> tuple[int, int]:
     return known, unknown
 
 
-async def test_killed_again_and_again_each_effect_happens_at_most_once(home: Path, backend: Backend) -> None:
+@ROUNDS
+async def test_killed_again_and_again_each_effect_happens_at_most_once(
+    home: Path, backend: Backend, lives: int
+) -> None:
     chance, token, rounds = random.Random(11), dict[str, str](), list[Round]()
-    for number in range(ROUNDS):
+    for number in range(lives):
         async with living(home, token) as life:
             if rounds:
                 await look_after_it(life, rounds[-1])
@@ -242,9 +245,9 @@ async def test_killed_again_and_again_each_effect_happens_at_most_once(home: Pat
         steps = await found.must_verify()
     known, unknown = (sum(column) for column in zip(*sums, strict=True))
     assert set(backend.counts().values()) <= {1}
-    assert steps > ROUNDS * AT_ONCE * 3
-    assert unknown >= ROUNDS // 2  # the kills did come in the middle
-    assert known + unknown < ROUNDS * AT_ONCE
+    assert steps > lives * AT_ONCE * 3
+    assert unknown >= lives // 2  # the kills did come in the middle
+    assert known + unknown < lives * AT_ONCE
 
 
 async def test_d15_what_waited_for_a_killed_server_is_superseded_and_nothing_runs(
