@@ -39,6 +39,7 @@ USERS = "users"  # the pipe that is open for writing as long as somebody uses th
 OPTIONS = (
     "listen_addresses=", "max_connections=400", "fsync=off", "full_page_writes=off", "synchronous_commit=off",
     "wal_level=minimal", "max_wal_senders=0", "autovacuum=off",
+    "dynamic_shared_memory_type=mmap",  # in its folder, and gone with it
 )  # fmt: skip
 
 _numbers = count(1)
