@@ -10,7 +10,7 @@ INV-D3  What is `settled` before anything is read needs nothing but its trace, s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from legation.approvals import limits
@@ -92,28 +92,21 @@ class Evaluated:
     injected: bool
     places: tuple[str | None, ...] = ()  # where its paths led when it was asked
     looping: LimitHit | None = None
+    workspace: str = field(init=False)
+    action: Action = field(init=False)
+    is_asked: bool = field(init=False)  # somebody decides it, unless a grant or a limit does
+    limits: tuple[tuple[str, PolicyLimits], ...] = field(init=False)
+    # Workspace, agent, limits and action, as `limits` takes them.
+    counted: tuple[str, str, tuple[tuple[str, PolicyLimits], ...], Action] = field(init=False)
 
-    @property
-    def workspace(self) -> str:
-        return self.request.workspace
-
-    @property
-    def action(self) -> Action:
-        return self.request.action
-
-    @property
-    def is_asked(self) -> bool:
-        """Tell whether somebody decides it, unless a grant or a limit does."""
-        return self.verdict.action in ("supervisor", "human_approval")
-
-    @property
-    def limits(self) -> tuple[tuple[str, PolicyLimits], ...]:
-        return self.policies.limits(self.action.agent)
-
-    @property
-    def counted(self) -> tuple[str, str, tuple[tuple[str, PolicyLimits], ...], Action]:
-        """Workspace, agent, limits and action, as `limits` takes them."""
-        return self.workspace, self.action.agent, self.limits, self.action
+    def __post_init__(self) -> None:
+        workspace, action = self.request.principal.workspace, self.request.action
+        covering = self.policies.limits(action.agent)
+        object.__setattr__(self, "workspace", workspace)
+        object.__setattr__(self, "action", action)
+        object.__setattr__(self, "is_asked", self.verdict.action in ("supervisor", "human_approval"))
+        object.__setattr__(self, "limits", covering)
+        object.__setattr__(self, "counted", (workspace, action.agent, covering, action))
 
 
 @dataclass(frozen=True, slots=True)

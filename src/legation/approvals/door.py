@@ -131,7 +131,8 @@ class Door:
             result = await self._through(request, caller_gone, acts=False, evaluated=evaluated)
             if result.passed and request.only_always:
                 result = await self._with_grant(request, result)
-            self._call_ended(request, result.trace_id)
+            if self._options.ended is not None:
+                self._options.ended(request.principal.workspace, result.trace_id)
             return result
 
         return await self._owned(work)
@@ -142,7 +143,8 @@ class Door:
         async def work(caller_gone: asyncio.Event) -> tuple[DoorResult, ToolReturn | None]:
             result = await self._through(request, caller_gone, acts=True)
             returned = await self._act(request, result, execute) if result.passed else None
-            self._call_ended(request, result.trace_id)
+            if self._options.ended is not None:
+                self._options.ended(request.principal.workspace, result.trace_id)
             return result, returned
 
         return await self._owned(work)
@@ -197,8 +199,10 @@ class Door:
             proposed(call, action, digest, owner=request.content_owner, context=context),
             unasked(call, found.action, found.policy_rule, found.policy_version, ended=ends),
         ]
-        await self.queue.ledger.append(request.workspace, steps, self.queue.clock.now_ms())
-        self._call_ended(request, request.trace_id)
+        workspace = request.principal.workspace
+        await self.queue.ledger.append(workspace, steps, self.queue.clock.now_ms())
+        if self._options.ended is not None:
+            self._options.ended(workspace, request.trace_id)
         return found, ends
 
     # One request.
@@ -231,10 +235,10 @@ class Door:
                 news = stack.enter_context(queue.waiting(approval_id))
                 expires_at = self.expires_at(evaluated, now)
             if (settled := transactions.settled(evaluated)) is not None:
-                await queue.ledger.append(request.workspace, settled.steps, now)
+                await queue.ledger.append(evaluated.workspace, settled.steps, now)
                 return settled.result
             entered = await queue.ledger.transact(
-                request.workspace, transactions.enter, evaluated, approval_id, expires_at, now
+                evaluated.workspace, transactions.enter, evaluated, approval_id, expires_at, now
             )
             if isinstance(entered, DoorResult):
                 return entered
@@ -393,10 +397,6 @@ class Door:
 
     def _on_policies(self, _policies: PolicySet) -> None:
         self.queue.wake_all()
-
-    def _call_ended(self, request: DoorRequest, trace_id: str) -> None:
-        if self._options.ended is not None:
-            self._options.ended(request.workspace, trace_id)
 
     async def _owned(self, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
         """Run it in a task of the door's own: whoever waits may leave, what was begun is brought to its end."""

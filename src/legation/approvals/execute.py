@@ -43,7 +43,7 @@ async def act(
     queue: ApprovalQueue, request: DoorRequest, result: DoorResult, execute: Execute
 ) -> ToolOutcome:
     """Call the tool; whatever becomes of it, there is an outcome."""
-    clock, workspace = queue.clock, request.workspace
+    clock, workspace = queue.clock, request.principal.workspace
     begun = clock.monotonic()
     try:
         returned = await execute(result.action, EffectToken(result.trace_id, result.approval_id, workspace))
@@ -56,7 +56,7 @@ async def act(
 
 
 async def write_down(queue: ApprovalQueue, outcome: ToolOutcome) -> None:
-    ledger, workspace = queue.ledger, outcome.request.workspace
+    ledger, workspace = queue.ledger, outcome.request.principal.workspace
     await ledger.transact(workspace, tool_call_finished, ledger.chain, outcome, queue.clock.now_ms())
 
 
@@ -73,7 +73,7 @@ async def write_down_later(
                 raise
         else:
             if ended is not None:
-                ended(outcome.request.workspace, outcome.result.trace_id)
+                ended(outcome.request.principal.workspace, outcome.result.trace_id)
             return
 
 
@@ -86,7 +86,7 @@ def tool_call_started(
 
 def tool_call_finished(chain: Chain, outcome: ToolOutcome, now_ms: int) -> Transaction[None]:
     request, result, returned = outcome.request, outcome.result, outcome.returned
-    workspace, call = request.workspace, request.call(result.approval_id, result.trace_id)
+    workspace, call = request.principal.workspace, request.call(result.approval_id, result.trace_id)
     contents: dict[ContentName, object] = {}
     if returned.result is not None:
         contents["result"] = returned.result

@@ -51,10 +51,6 @@ class DoorRequest:
     expires_at: int | None = None  # epoch milliseconds: as it was told, and the approval ends no later
 
     @property
-    def workspace(self) -> str:
-        return self.principal.workspace
-
-    @property
     def granted_session(self) -> str | None:
         """Name the session whose own grants it may use."""
         return self.session_id if self.in_session else None
