@@ -59,7 +59,8 @@ def test_a_stub_is_all_there_is_to_add(thing: str, tmp_path: Path) -> None:
     run(copy, home, "git", "apply", "-C1", given=stub)
     run(copy, home, sys.executable, "-m", "tools.pages")
     run(copy, home, sys.executable, "-m", "ruff", "check", "-q", ".")
-    checks = ("-m", "pytest", "-q", "-k", "not postgres", "tests/test_tree.py", *tests)
+    own = f"--basetemp={tmp_path / 'pytest'}"
+    checks = ("-m", "pytest", "-q", "-k", "not postgres", own, "tests/test_tree.py", *tests)
     passed = run(copy, home, sys.executable, *checks)
     assert " passed" in passed
     assert "skipped" not in passed
