@@ -461,13 +461,14 @@ def walked(ways: list[str], repeat: int) -> dict[str, Found]:
 
 def table(found: Mapping[str, Found], before: Mapping[str, Json]) -> str:
     head = f"{'way':16}{'files':>8}{'functions':>11}{'now and then':>14}"
-    lines = [head + (f"{'before':>9}{'ratio':>8}" if before else "")]
+    lines = [head + (f"{'files before':>14}{'ratio':>8}{'functions':>11}{'ratio':>8}" if before else "")]
     for way, each in found.items():
         now_and_then = sum(len(names) for names in each.sometimes.values())
         line = f"{way:16}{len(each.files):>8}{len(each.functions):>11}{now_and_then:>14}"
         if way in before:
-            was = before[way]["functions"]
-            line += f"{was:>9}{len(each.functions) / was:>8.2f}"
+            files, functions = before[way]["files"], before[way]["functions"]
+            line += f"{files:>14}{len(each.files) / files:>8.2f}"
+            line += f"{functions:>11}{len(each.functions) / functions:>8.2f}"
         lines.append(line)
     return "\n".join(lines)
 
