@@ -60,7 +60,7 @@ STOPPING: Final = "stopping"  # why an approval was cancelled, in its trace
 
 
 class Unanswered(TimedOut):
-    """The approval was not answered in time: silence is no consent."""
+    """Nobody answered the approval in time: silence is no consent."""
 
     @property
     def status(self) -> Status:
