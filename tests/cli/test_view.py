@@ -1,9 +1,10 @@
 """What a session's events look like to people."""
 
 import io
+from collections.abc import AsyncIterator
 
 from legation.cli.output import Console
-from legation.cli.view import Renderer
+from legation.cli.view import AskedInOrder, Renderer, Screen
 from legation.wire import codec
 from legation.wire.acp.updates import (
     AgentMessageChunk,
@@ -20,8 +21,9 @@ from legation.wire.acp.updates import (
     ToolCall,
 )
 from legation.wire.action import Action
+from legation.wire.ask import ApproveAll, Ask
 from legation.wire.codec import Known
-from legation.wire.event_types import UnaskedEffect, UnaskingMode
+from legation.wire.event_types import PermissionAsked, UnaskedEffect, UnaskingMode
 from legation.wire.events import Event
 
 PLAN = "1. look\n2. leap"
@@ -95,3 +97,28 @@ def test_what_was_done_unasked_is_loud() -> None:
     assert told.endswith("done, and nobody had allowed it; p:no would have denied it; the turn is ended\n")
     mode = UnaskingMode(mode="yolo", found="left", reason="it insists")
     assert shown(mode) == "! UNASKING · it went to mode yolo, in which it asks nobody: it insists\n"
+
+
+class ClosedOutput:
+    """A view whose reader goes away between the last words of the agent and its question."""
+
+    def show(self, event: Event) -> None: ...
+
+    def pause(self) -> None:
+        raise BrokenPipeError
+
+    def end(self) -> None: ...
+
+
+async def test_nobody_is_asked_about_what_nobody_can_see() -> None:
+    action = Action(agent="agent", tool="Bash", kind="execute")
+    asked = Ask(id="apr_1", session_id="s", action=action, options=(), title="x", asked_at=0, expires_at=1)
+    told = codec.draft(PermissionAsked.from_ask(asked))
+
+    async def events() -> AsyncIterator[Event]:
+        yield Event(seq=1, at=0, type=told.type, raw=told.raw, span=told.span)
+
+    screen = Screen(ClosedOutput())
+    await screen.follow(events())  # type: ignore[arg-type]  # it is only iterated
+    decision = await AskedInOrder(ApproveAll(), screen).decide(asked)
+    assert (decision.outcome, decision.by) == ("denied", "unattended")

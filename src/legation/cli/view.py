@@ -109,7 +109,10 @@ class AskedInOrder:
 
     async def decide(self, ask: Ask) -> Decision:
         await self._screen.caught_up(ask)
-        self._screen.pause()
+        try:
+            self._screen.pause()
+        except OSError:  # nobody can see it any more; what is shown next stops the turn
+            return Decision("denied", "unattended", "the output was closed: nobody sees what happens")
         return await self._approver.decide(ask)
 
 
