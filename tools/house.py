@@ -36,7 +36,7 @@ def figures(tree: rules.Tree) -> dict[str, float]:
             count > rules.MOST_FILES for count in folders.values()
         ),
         "class names that occur twice": sum(count > 1 for count in classes.values()),
-        "docstrings that begin with neither verb nor noun": sum(
+        "docstrings that begin with a refused word": sum(
             1 for _ in rules.docstrings_begin_with_a_verb_or_a_noun(tree)
         ),
     }
