@@ -156,6 +156,7 @@ def test_other_messages_are_outlined_as_they_are_read(member: str, value: object
         assert line[slice(*found.part)] == bytes(read.params if member == "params" else read.result)
 
 
+@pytest.mark.heavy
 @settings(deadline=None)
 @given(_json)
 def test_a_digest_is_json_of_a_bounded_size(value: object) -> None:

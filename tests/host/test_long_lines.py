@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +120,12 @@ async def test_a_long_update_comes_back_byte_for_byte_from_memory_and_from_the_d
         assert params in sse.frames(stored).data
         assert _longest(store, "page") < MIB
         await stream.delete()
-    with sqlite3.connect(store) as database:
+    with closing(sqlite3.connect(store)) as database, database:
         assert database.execute("select count(*) from part").fetchone() == (0,)
 
 
 def _longest(store: Path, table: str) -> int:
-    with sqlite3.connect(store) as database:
+    with closing(sqlite3.connect(store)) as database, database:
         (found,) = database.execute(f"select max(length(body)) from {table}").fetchone()
     return int(found)
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -449,7 +450,7 @@ def test_a_hostile_copy_is_refused_and_writes_nothing_outside(tmp_path: Path, ca
 async def test_a_database_of_a_newer_release_is_refused(tmp_path: Path) -> None:
     async with SqliteDatabase(tmp_path / "data/legation.db") as database:
         await database.migrate()
-    with sqlite3.connect(tmp_path / "data/legation.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "data/legation.db")) as connection, connection:
         connection.execute("insert into migration (number, name, applied_at) values (9999, 'future', 0)")
     connection.close()
     copy = await copy_of(tmp_path / "data", tmp_path / "copy.tar")

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, closing
 from pathlib import Path
 
 import msgspec
@@ -243,7 +243,7 @@ async def test_a_database_of_an_earlier_release_is_brought_up(tmp_path: Path) ->
         stream = await log.stream("ses_a")
         await stream.append(drafts(1, 4))
         await stream.append(drafts(5, 7))
-    with sqlite3.connect(path) as old:
+    with closing(sqlite3.connect(path)) as old, old:
         old.execute("alter table stream drop column earlier")
         old.execute("delete from page where last_seq <= 4")
         old.execute("update stream set first_seq = 5")

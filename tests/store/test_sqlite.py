@@ -22,7 +22,7 @@ async def test_every_commit_is_synced(tmp_path: Path) -> None:
 async def test_a_batch_becomes_few_rows(tmp_path: Path) -> None:
     async with EventLog(SqliteBackend(tmp_path / "log.db")) as log:
         await (await log.stream("ses_a")).append([Draft("x", b"%d" % number) for number in range(10_000)])
-    with sqlite3.connect(tmp_path / "log.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "log.db")) as connection, connection:
         assert connection.execute("select count(*) from page").fetchone()[0] < 10
     connection.close()
 

@@ -99,6 +99,7 @@ def test_the_budget_is_that_of_all_parts_of_a_command() -> None:
     assert "used up" in verdict.reason
 
 
+@pytest.mark.heavy
 def test_a_call_is_decided_alike_whatever_was_decided_before_it() -> None:
     """States that are kept make a decision faster, and must not make another one of it."""
     rules = [
@@ -115,6 +116,7 @@ def test_a_call_is_decided_alike_whatever_was_decided_before_it() -> None:
         assert fresh.decide(call, EXAMPLE_FACTS) == used.decide(call, EXAMPLE_FACTS)
 
 
+@pytest.mark.heavy
 def test_ten_thousand_rules_are_within_the_budget() -> None:
     rules = [
         {"action": "deny", "when": {"command": {"glob": f"program{number} *"}}} for number in range(9_999)

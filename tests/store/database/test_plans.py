@@ -7,6 +7,7 @@ million rows in one workspace.
 import re
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.resources import files
 
 import pytest
@@ -74,19 +75,19 @@ def _sqlite(*, full: bool) -> sqlite3.Connection:
 
 @pytest.mark.parametrize("full", [False, True], ids=["empty", "million"])
 def test_sqlite_goes_through_no_record_to_find_a_few_rows(full: bool) -> None:
-    connection = _sqlite(full=full)
     found = []
-    for query in _queries():
-        if query.name in ASKED_FOR_ALL:
-            continue
-        arguments = dict.fromkeys(query.parameters)
-        for *_, step in connection.execute(f"explain query plan {query.sqlite}", arguments):
-            table = re.match(r"(?:SCAN|SEARCH) (\w+)", step)
-            if table is None or table[1] in WHOLE or OPEN_NOW.search(step) or "VIRTUAL TABLE" in step:
+    with closing(_sqlite(full=full)) as connection:
+        for query in _queries():
+            if query.name in ASKED_FOR_ALL:
                 continue
-            whole_workspace = step.endswith("(workspace_id=?)") and not LIMITED.search(query.sqlite)
-            if step.startswith("SCAN") or whole_workspace:
-                found.append(f"{query.name}: {step}")
+            arguments = dict.fromkeys(query.parameters)
+            for *_, step in connection.execute(f"explain query plan {query.sqlite}", arguments):
+                table = re.match(r"(?:SCAN|SEARCH) (\w+)", step)
+                if table is None or table[1] in WHOLE or OPEN_NOW.search(step) or "VIRTUAL TABLE" in step:
+                    continue
+                whole_workspace = step.endswith("(workspace_id=?)") and not LIMITED.search(query.sqlite)
+                if step.startswith("SCAN") or whole_workspace:
+                    found.append(f"{query.name}: {step}")
     assert found == []
 
 

@@ -119,6 +119,7 @@ def test_pieces_that_are_joined_early_are_the_same_message(
     assert found == expected
 
 
+@pytest.mark.heavy
 def test_a_message_of_very_many_pictures_goes_on_in_another_item() -> None:
     """What is no text counts, too: the end of an item repeats it."""
     picture = block(type="image", data="AAAA", mimeType="image/png")
