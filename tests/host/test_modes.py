@@ -132,6 +132,24 @@ async def test_an_agent_that_leaves_its_asking_mode_is_told_of_and_put_back(tmp_
         ]
 
 
+async def test_an_agent_that_names_its_options_late_is_put_back_likewise(tmp_path: Path) -> None:
+    agent = moody(opens="default", leaves="yolo", as_option=True)
+    agent = agent.replace(
+        'opened(sessionId="s1"))', '{"sessionId": "s1"} if method == "session/new" else opened())'
+    )
+    agent = agent.replace(
+        'say("current_mode_update", currentModeId=current)', 'say("config_option_update", **opened())'
+    )
+    async with rig(tmp_path, approver=DenyAll()) as made:
+        session = await made.script(agent)
+        await go(session)
+        found = json.loads((await until_type(session, "unasking-mode")).payload)
+        assert (found["mode"], found["found"], found.get("putInto")) == ("yolo", "left", "default")
+        assert current_mode(session.offers) == "default"
+        await made.host.set_config_option(session.id, "mode", "plan")
+        assert current_mode(session.offers) == "plan"
+
+
 async def test_no_way_into_a_host_sets_a_mode_that_does_not_ask(tmp_path: Path) -> None:
     async with rig(tmp_path, approver=Hand()) as made:
         session = await made.script(QWEN)

@@ -551,6 +551,7 @@ class Session:
                 self.talk.take_call(draft)
             elif draft.type in OFFER_TYPES:
                 self.offers = self.offers.after(draft)
+                self.has_config |= bool(self.offers.options)  # some name them late
                 looks = True
             elif draft.type == "session-info-update":
                 self._retitle(codec.decode(draft))
