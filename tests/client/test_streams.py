@@ -228,6 +228,20 @@ def test_closing_the_client_wakes_a_thread_that_reads() -> None:
     assert "after it was closed" in str(caught[0])
 
 
+def test_a_blocking_stream_outlives_a_loop_that_ran_where_it_began() -> None:
+    with (
+        serving(in_turn(START + event(1) + event(2) + END)) as server,
+        Legation.connect(server.url, TOKEN) as one,
+        one.streams.follow("ses_1") as events,
+    ):
+
+        async def begin() -> int:
+            return next(events).seq
+
+        assert asyncio.run(begin()) == 1
+        assert numbers(list(events)) == [2]
+
+
 def test_a_closed_client_says_so() -> None:
     legation = Legation.connect("http://127.0.0.1:1", TOKEN)
     legation.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
@@ -428,13 +429,18 @@ class BlockingCore(CallerCore[httpx2.Client]):
         do(*args, **kwargs)
 
 
-def now(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends."""
+def now(begin: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a coroutine that never suspends. A loop that runs in this thread does not learn of its generators, or it would
+    end a stream with itself."""
+    hooks = sys.get_asyncgen_hooks()
     try:
-        work.send(None)
+        sys.set_asyncgen_hooks(None, None)
+        begin(*args, **kwargs).send(None)
     except StopIteration as end:
         result: T = end.value
         return result
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
     raise AssertionError("it waits for something, and there is no loop")
 
 
@@ -449,14 +455,14 @@ class Caller:
         self.close = self._core.close  # also ends what other threads are reading or waiting for
 
     def send(self, operation: ApiRequest[T]) -> T:
-        return now(self._core.send(operation))
+        return now(self._core.send, operation)
 
     def send_for(self, operation: ApiRequest[T], make: Callable[[T], R]) -> R:
         """Make something of the answer."""
         return make(self.send(operation))
 
     def download(self, wanted: FileDownload) -> None:
-        now(self._core.download(wanted))
+        now(self._core.download, wanted)
 
     def pages(self, first: ApiRequest[Page[T]]) -> Pages[T]:
         return Pages(first, self.send)
@@ -479,12 +485,12 @@ class ItemStream(Generic[T]):
 
     def __next__(self) -> T:
         try:
-            return now(self._items.__anext__())
+            return now(self._items.__anext__)
         except StopAsyncIteration:
             raise StopIteration from None
 
     def close(self) -> None:
-        now(self._items.aclose())
+        now(self._items.aclose)
 
     def __enter__(self) -> Self:
         return self
