@@ -1,5 +1,7 @@
 import asyncio
+import gc
 import threading
+from typing import Any
 
 import pytest
 
@@ -99,6 +101,27 @@ async def test_a_caller_of_run_that_is_cancelled_leaves_at_once_and_the_work_goe
     go.set()
     await asyncio.wait_for(tasks.settle(), LIMIT)
     assert steps == ["ended"]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+async def test_an_error_whose_caller_has_gone_is_no_complaint_at_the_end(closes: bool) -> None:
+    tasks, complaints = TaskSet("work"), list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(0.01)
+        finally:
+            raise ValueError("nobody hears of it, and nothing is logged")
+
+    caller = asyncio.create_task(tasks.run(work()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait({caller})
+    await asyncio.wait_for(tasks.close() if closes else tasks.settle(), LIMIT)
+    gc.collect()
+    assert complaints == []
 
 
 async def test_what_is_finished_gives_its_result_or_its_error() -> None:

@@ -33,7 +33,10 @@ class TaskSet:
     async def settle(self) -> None:
         """Wait until nothing runs any more. Errors are their callers' to hear."""
         while self._running:  # what ends may have started more
-            await asyncio.wait(self._running)
+            ended, _ = await asyncio.wait(self._running)
+            for task in ended:
+                if not task.cancelled():
+                    task.exception()  # retrieved, or asyncio complains where a caller has gone
 
     async def close(self) -> None:
         for task in self._running:
