@@ -218,7 +218,9 @@ LINE_BYTES = (
 OTHER_BYTES = 128  # the same of a line that is no update: some are walked through, token by token
 FILE_BYTES = 16 * 1024 * 1024  # of a request to write a file
 REQUEST_LINES = 8  # messages that a request of the agent counts for: whoever serves it begins at once
-STRAY_COST = 8  # the same of a line that no parser takes: it is read in three ways before that is sure
+# For which a line that no parser takes counts as one more: it is read in three ways before that is sure. Not more for short
+# ones: turns that take next to no time keep threads from theirs (`SWITCH_S` of the server).
+STRAY_BYTES = 16
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)  # no JSON can be made of it
 _OURS = frozenset(AgentMethod)  # whose answers are read here; others are for whoever asked, as they are
 
@@ -428,7 +430,7 @@ class RpcPeer:
             self._listener.notification(message.method, bytes(message.params))
 
     def _stray(self, line: bytes) -> None:
-        self._handled += STRAY_COST - 1
+        self._handled += len(line) // STRAY_BYTES
         self._strayed.add(line)
         self._listener.trouble(DiagnosticCode.AGENT_STRAY_LINE, skipped(line))
 
