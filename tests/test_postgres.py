@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.postgres import MIGRATED, ROOT, Postgres, database_name, shared_postgres
+from tests.postgres import MIGRATED, ROOT, START_LIMIT, Postgres, database_name, shared_postgres
 
 from legation.store.database.postgres import PostgresDatabase
 
@@ -34,7 +34,12 @@ def until(done: Callable[[], bool]) -> None:
 def killed_user(run: Path) -> Path:
     """The folder of the server that a process had when it was killed."""
     told = subprocess.run(
-        [sys.executable, "-c", USER, run], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+        [sys.executable, "-c", USER, run],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=START_LIMIT + LIMIT,
+        check=False,
     )
     return Path(told.stdout.strip())
 

@@ -387,6 +387,12 @@ def test_more_arguments_than_can_be_looked_at_are_refused(params: dict[str, obje
         action(params)
 
 
+def test_too_many_arguments_are_counted_and_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("legation.wire.action._Arguments")
+    with pytest.raises(InvalidParams, match=r"with more than"):
+        action({"x": [{"a": 1}] * MAX_NAMES})
+
+
 class Counted(dict[str, object]):
     """Says how often it was gone through."""
 

@@ -153,9 +153,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         refuses the call.
         """
         params, tool = _params(call), tool_of(call)
-        has_arguments = (
-            call.raw_input is not UNSET and call.raw_input is not None
-        )  # else `params` are what is shown
+        # Without any, `params` are what is shown of the call.
+        has_arguments = call.raw_input is not UNSET and call.raw_input is not None
         if has_arguments and _has_too_many_names(params):
             raise _too_many_names(agent)
         if deeper_than(MAX_DEPTH, params):

@@ -10,13 +10,7 @@ from msgspec import Meta
 from legation.server.http.routes import Call, RouteReply
 from legation.wire.api.shape import Page
 
-# `?limit=&after=` of every list of identity.
-
-PageLimit = Annotated[int, Meta(ge=1, le=500)]
-
-
-# Lists as seed 001 has them: a bare array, and where it goes on in a Link header (RFC 8288).
-
+PageLimit = Annotated[int, Meta(ge=1, le=500)]  # `?limit=` of every list of identity
 PLACE: Final = "after"  # the query parameter that says where a part begins
 
 T = TypeVar("T")
