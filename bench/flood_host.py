@@ -12,7 +12,7 @@ from legation.host.host import AcpHost
 from legation.host.options import AgentDefinition, HostOptions
 from legation.host.session import Session
 from legation.wire.acp.updates import Text
-from legation.wire.ask import ApproveAll
+from legation.wire.action import ApproveAll
 
 OF_THE_TURN = 4  # events that the host adds to a turn: it started, it runs; it finished, it is idle
 

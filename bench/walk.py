@@ -49,8 +49,8 @@ TIMERS = (
     "server/sessions/agents.py:SessionAgents._stop_idle",
     "server/streaming/hub.py:Hub._keep_alive",
     "server/instance.py:_sweep_again",
-    "store/steadyclock.py:_keep_again",
-    "store/steadyclock.py:_raise_mark",
+    "server/installation.py:_keep_again",
+    "server/installation.py:_raise_mark",
 )
 
 POLICY = """

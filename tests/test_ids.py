@@ -3,8 +3,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from legation import ids
-from legation.ids import new_id
+from legation import clock
+from legation.clock import new_id
 
 MOMENT = 1_700_000_000_000
 
@@ -42,8 +42,8 @@ def test_threads_never_get_the_same_id() -> None:
 
 def test_forked_processes_do_not_make_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     new_id("ses", now_ms=MOMENT)
-    inherited = ids._last
+    inherited = clock._last
     parent = [new_id("ses", now_ms=MOMENT) for _ in range(10)]
-    monkeypatch.setattr(ids, "_last", inherited)
+    monkeypatch.setattr(clock, "_last", inherited)
     child = [new_id("ses", now_ms=MOMENT) for _ in range(10)]
     assert not set(parent) & set(child)

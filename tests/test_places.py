@@ -155,7 +155,7 @@ OWN = {
     "server/logs.py": "the server's log, in the data folder",
     "server/processes/trampoline.py": "its own environment, in the process that becomes the command",
     "server/run.py": "the file that says where the server is, in the data folder",
-    "server/sessions/secrets.py": "names of secrets of sessions that are being made, in the data folder",
+    "server/sessions/record.py": "names of secrets of sessions that are being made, in the data folder",
 }
 
 

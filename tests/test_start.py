@@ -69,13 +69,13 @@ COMMANDS = {
     "--help": Loads("cli errors", HELP, "", 600),
     "up --help": Loads("cli errors secret settings", HELP, "", 1600),
     "acp --help": Loads("cli errors secret settings", HELP, LOOP, 1700),
-    "approvals": Loads("cli client errors ids secret settings wire", CLIENT, "", 6700),
-    "sessions": Loads("cli client errors ids secret settings wire", CLIENT, "", 6900),
-    "tokens": Loads("cli client errors ids secret settings wire", CLIENT, "", 6600),
-    "trace": Loads("cli client errors ids secret settings wire", CLIENT, "", 6900),
-    "status": Loads("cli client errors ids secret settings store wire", CLIENT, "", 6800),
+    "approvals": Loads("cli client clock errors secret settings wire", CLIENT, "", 6700),
+    "sessions": Loads("cli client clock errors secret settings wire", CLIENT, "", 6900),
+    "tokens": Loads("cli client clock errors secret settings wire", CLIENT, "", 6600),
+    "trace": Loads("cli client clock errors secret settings wire", CLIENT, "", 6900),
+    "status": Loads("cli client clock errors secret settings store wire", CLIENT, "", 6800),
     "agents": Loads(
-        "agents cli clock errors ids proc secret settings store wire", CLIENT, f"{LOOP} tarfile", 7900
+        "agents cli clock errors proc secret settings store wire", CLIENT, f"{LOOP} tarfile", 7900
     ),
     "doctor": Loads(
         "approvals cli errors proc secret settings store wire", CLIENT, f"{LOOP} email sqlite3", 7500
@@ -83,7 +83,7 @@ COMMANDS = {
     "policy check x": Loads("approvals cli errors secret settings tasks wire", CLIENT, f"{LOOP} email", 7800),
     # Neither the host nor any driver: an agent that is never started costs nothing.
     "up": Loads(
-        "agents approvals clock errors gateway ids proc redact secret server settings store tasks wire",
+        "agents approvals clock errors gateway proc redact secret server settings store tasks wire",
         SERVER,
         SERVED,
         45000,

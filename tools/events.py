@@ -10,7 +10,6 @@ import msgspec
 from msgspec.structs import FieldInfo
 
 from legation.wire.acp.updates import ConfigOption, ContentBlock, PlanContent, ToolCallContent
-from legation.wire.codec import UPDATES, Known, event_type
 from legation.wire.event_types import (
     APPROVAL_STREAM,
     DIAGNOSTIC_MEANINGS,
@@ -18,6 +17,9 @@ from legation.wire.event_types import (
     HOST_STREAM,
     SERVER_STREAM,
     SESSION_STREAM,
+    UPDATES,
+    Known,
+    event_type,
 )
 from legation.wire.events import UNRECOGNIZED, VERSION
 

@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 # A part may import from every lower level, and the core (level 0) from itself.
 LEVELS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("errors", "ids", "clock", "secret", "redact", "tasks", "settings"), 0),
+    **dict.fromkeys(("errors", "clock", "secret", "redact", "tasks", "settings"), 0),
     "wire": 1,
     **dict.fromkeys(("store", "proc"), 2),
     **dict.fromkeys(("sandbox", "agents", "approvals"), 3),
@@ -50,16 +50,14 @@ INSIDE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
         ("jsontext", "principal"),
         ("events", "acp"),
         ("action", "api"),
-        ("ask",),
         ("event_types",),
-        ("codec",),
         ("universal",),
     ),
     "store": (
-        ("datafolder", "sqlitefile", "codec"),
+        ("datafolder", "codec"),
         ("files", "forbidden", "stream"),
-        ("log", "jsonl", "sqlite", "database", "trust"),
-        ("secrets", "steadyclock"),
+        ("log", "jsonl", "database", "trust"),
+        ("secrets", "sqlite"),
         ("audit", "counters", "blobs", "backup"),
         ("identity",),
     ),
@@ -95,7 +93,7 @@ SHORT: Final[Mapping[str, str]] = {
 
 # Names and texts that users, protocols, events and error codes have: the same thing may be called so in several of them, and
 # what describes it stays.
-PUBLISHED: Final = re.compile(r"wire/.+|errors|testing/.+|agents/\w+/messages|server/http/response")
+PUBLISHED: Final = re.compile(r"wire/.+|errors|testing/.+|agents/\w+/messages|server/http/openapi")
 
 NOT_FIRST: Final = re.compile(
     r"(?:of|that|what(?:ever)?|who(?:ever|m|se)?|how(?:ever)?|where(?:ver)?|when(?:ever)?|why|which(?:ever)?)\b",

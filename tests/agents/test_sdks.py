@@ -27,7 +27,7 @@ from legation.proc import Command, ProcessLauncher, child_environment
 from legation.store.jsonl import JsonlBackend
 from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.updates import Text
-from legation.wire.ask import DenyAll
+from legation.wire.action import DenyAll
 from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import Draft
 

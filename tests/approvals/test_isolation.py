@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.approvals.isolation import CONTENT_KEYS, DEEPEST, LONGEST_TEXT, hide, media_type, restored
+from legation.approvals.request import CONTENT_KEYS, DEEPEST, LONGEST_TEXT, hide, media_type, restored
 from legation.errors import InvalidParams
 
 

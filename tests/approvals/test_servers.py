@@ -7,7 +7,7 @@ import pytest
 from tests.approvals.doors import YES, Counter, Rig, open_door, request
 from tests.approvals.installation import PERSON, SERVER, Installation
 
-from legation.approvals import execute, upkeep
+from legation.approvals import admit, upkeep
 from legation.approvals.approval import ApprovalState
 from legation.approvals.queue import ApprovalQueue
 from legation.approvals.request import ToolReturn
@@ -78,7 +78,7 @@ async def test_what_had_begun_and_was_not_told_is_of_unknown_outcome_and_never_r
         await upkeep.supersede_dead_waiters(reborn)
         steps = ["proposed", "decided", "executed", "returned/outcome-unknown"]
         assert await rig.steps(asked.trace_id) == steps
-        assert await execute.give_up(rig.installation.ledger, ["prc_1"], rig.clock.now_ms()) == []
+        assert await admit.give_up(rig.installation.ledger, ["prc_1"], rig.clock.now_ms()) == []
         never.set()
         await running
         assert await rig.steps(asked.trace_id) == steps  # the end is told once

@@ -18,8 +18,8 @@ from legation.approvals.trace.chain import Chain
 from legation.approvals.trace.export import FiledLedger, TraceFile, verify_lines, whole_lines
 from legation.approvals.trace.step import StepDraft, StepKind, TracedCall, new_trace_id
 from legation.approvals.transitions import Transitions
+from legation.clock import new_id
 from legation.errors import InvalidParams, StorageFailed
-from legation.ids import new_id
 from legation.store.database.sqlite import MemoryDatabase
 from legation.store.identity.workspaces import bootstrap
 

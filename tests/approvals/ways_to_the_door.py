@@ -36,9 +36,8 @@ from legation.server.instance import Services
 from legation.server.routes import ROUTES
 from legation.store.database.sqlite import MemoryDatabase
 from legation.wire.acp.updates import ToolKind
-from legation.wire.action import Action
+from legation.wire.action import Action, Ask, Decision
 from legation.wire.api.approvals import Considered
-from legation.wire.ask import Ask, Decision
 from legation.wire.principal import Principal
 
 LIMIT = 60.0  # seconds: all calls of one example, on a busy machine

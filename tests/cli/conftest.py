@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from legation.agents.rehearsal.demo_repo import make_demo_repo
+from legation.cli.demo import make_demo_repo
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from tests.agents.install.local_registry import LocalRegistry, local_registry
 from tests.cli.command import AtTerminal, json_lines, legation
 from tests.server.sessions import mirror_agent
 
+from legation.cli.command import ProgressLine
 from legation.cli.main import run
-from legation.cli.output import ProgressLine
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
 

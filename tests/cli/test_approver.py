@@ -11,8 +11,7 @@ import pytest
 
 from legation.cli.approver import TerminalApprover, unified_diff
 from legation.wire.acp.updates import Diff
-from legation.wire.action import Action
-from legation.wire.ask import Ask
+from legation.wire.action import Action, Ask
 
 BOUND = 20.0  # seconds until an answer that does not come is a failure
 

@@ -12,8 +12,7 @@ from legation.approvals.policies import Policies
 from legation.approvals.trace.export import whole_lines
 from legation.cli.door import own_door, who
 from legation.host.agent import Where
-from legation.wire.action import Action
-from legation.wire.ask import ApproveAll, Approver, Ask, Decision
+from legation.wire.action import Action, ApproveAll, Approver, Ask, Decision
 
 BOUND = 20.0  # seconds until a decision that does not come is a failure
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from tests.cli.command import AtTerminal, json_lines, legation, rehearse
 
-from legation.agents.rehearsal.demo_repo import make_demo_repo
+from legation.cli.demo import make_demo_repo
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.event_types import SessionReset
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
@@ -129,4 +129,4 @@ def test_a_replay_shows_the_newest_generation_one_or_all(home: Path, recorded: s
 
 async def tell_anew(folder: Path, name: str) -> None:
     async with EventLog(JsonlBackend(folder)) as log:
-        await (await log.stream(name)).replace([codec.draft(SessionReset(reason="loaded"))])
+        await (await log.stream(name)).replace([event_types.draft(SessionReset(reason="loaded"))])

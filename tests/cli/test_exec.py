@@ -13,8 +13,8 @@ import pytest
 from tests.agents.bytes_agent import PRELUDE, scripted
 from tests.cli.command import AtTerminal, environment, json_lines, legation, rehearse
 
-from legation.agents.rehearsal.demo_repo import make_demo_repo
 from legation.approvals.trace.export import verify_lines, whole_lines
+from legation.cli.demo import make_demo_repo
 from legation.proc.tree import process
 
 pytestmark = pytest.mark.heavy  # a process or more for each test

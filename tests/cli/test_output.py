@@ -4,7 +4,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from legation.cli.output import Console, line, plain
+from legation.cli.command import Console, line, plain
 
 
 def test_control_sequences_are_made_visible() -> None:

@@ -19,8 +19,8 @@ from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.updates import AgentMessageChunk, Text
 from legation.wire.action import Action
 from legation.wire.api.sessions import LocalMcp, NewSession, RemoteMcp, Skills, SkillSource
-from legation.wire.codec import Known
 from legation.wire.event_types import (
+    Known,
     PermissionAnswered,
     PermissionAsked,
     PromptFinished,

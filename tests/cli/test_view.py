@@ -3,9 +3,9 @@
 import io
 from collections.abc import AsyncIterator
 
-from legation.cli.output import Console
+from legation.cli.command import Console
 from legation.cli.view import AskedInOrder, Renderer, Screen
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     Content,
@@ -20,10 +20,8 @@ from legation.wire.acp.updates import (
     Text,
     ToolCall,
 )
-from legation.wire.action import Action
-from legation.wire.ask import ApproveAll, Ask
-from legation.wire.codec import Known
-from legation.wire.event_types import PermissionAsked, UnaskedEffect, UnaskingMode
+from legation.wire.action import Action, ApproveAll, Ask
+from legation.wire.event_types import Known, PermissionAsked, UnaskedEffect, UnaskingMode
 from legation.wire.events import Event
 
 PLAN = "1. look\n2. leap"
@@ -40,7 +38,7 @@ def shown(*payloads: Known) -> str:
     out = io.StringIO()
     renderer = Renderer(Console(out))
     for seq, payload in enumerate(payloads, 1):
-        told = codec.draft(payload)
+        told = event_types.draft(payload)
         renderer.show(Event(seq=seq, at=0, type=told.type, raw=told.raw, span=told.span))
     renderer.end()
     return out.getvalue()
@@ -113,7 +111,7 @@ class ClosedOutput:
 async def test_nobody_is_asked_about_what_nobody_can_see() -> None:
     action = Action(agent="agent", tool="Bash", kind="execute")
     asked = Ask(id="apr_1", session_id="s", action=action, options=(), title="x", asked_at=0, expires_at=1)
-    told = codec.draft(PermissionAsked.from_ask(asked))
+    told = event_types.draft(PermissionAsked.from_ask(asked))
 
     async def events() -> AsyncIterator[Event]:
         yield Event(seq=1, at=0, type=told.type, raw=told.raw, span=told.span)

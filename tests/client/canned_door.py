@@ -58,7 +58,7 @@ from legation.wire.api.approvals import (
     TraceEntry,
     rfc3339,
 )
-from legation.wire.codec import draft
+from legation.wire.event_types import draft
 from legation.wire.principal import SCOPES, Principal
 
 T = TypeVar("T")

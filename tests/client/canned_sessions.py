@@ -40,8 +40,7 @@ from legation.wire.api.sessions import (
     SessionInfo,
     SessionList,
 )
-from legation.wire.codec import Known, draft
-from legation.wire.event_types import PromptStarted
+from legation.wire.event_types import Known, PromptStarted, draft
 
 Steps = list[Known]
 

@@ -14,8 +14,7 @@ from tests.client.faulty_server import Asked, answer, html, in_turn, ok, problem
 
 from legation.client import Legation, Timeouts
 from legation.client.operations import call_tool
-from legation.client.request import ApiRequest, ApiResponse, as_linked
-from legation.client.target import TOOL_READ
+from legation.client.request import TOOL_READ, ApiRequest, ApiResponse, as_linked
 from legation.errors import (
     AlreadyAnswered,
     Conflict,

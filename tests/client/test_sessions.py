@@ -26,9 +26,9 @@ from tests.client.faulty_server import (
 )
 
 from legation.client import AsyncLegation, Legation, Timeouts
+from legation.client.request import INSTALL_READ
 from legation.client.session_event import SessionEvent, Unknown, read_event_page, read_session_event
 from legation.client.sessions import ClientSession, create_session
-from legation.client.target import INSTALL_READ
 from legation.errors import (
     AgentError,
     Conflict,
@@ -43,10 +43,10 @@ from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.updates import AgentMessageChunk, Text, ToolCall
 from legation.wire.action import Action
 from legation.wire.api.sessions import Attachment, LocalMcp, SessionInfo, Skills, SkillSource
-from legation.wire.codec import Known, draft
 from legation.wire.event_types import (
     Diagnostic,
     DiagnosticCode,
+    Known,
     PermissionAnswered,
     PermissionAsked,
     PromptFinished,
@@ -54,6 +54,7 @@ from legation.wire.event_types import (
     QuestionAnswered,
     QuestionAsked,
     SessionStatus,
+    draft,
 )
 from legation.wire.events import Event
 from legation.wire.universal.projector import Projector

@@ -10,7 +10,7 @@ import pytest
 
 from legation import client
 from legation.client import AsyncLegation, Legation
-from legation.client.group import Group
+from legation.client.operations import Group
 from legation.wire.principal import Role
 
 GROUPS = {

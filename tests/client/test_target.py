@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from legation.client import AsyncLegation, Legation
-from legation.client.request import RequestFailure
-from legation.client.target import Located, ServerTarget, find, segment, target
+from legation.client.connection import find
+from legation.client.request import Located, RequestFailure, ServerTarget, segment, target
 from legation.errors import InvalidParams, LegationError, NotFound, Unauthenticated, Unavailable
 from legation.store.files import FolderLock
 from legation.wire.api.server import OWNER_LOCK, SERVER_FILE, ServerFile

@@ -1,7 +1,7 @@
 import pytest
 
 from legation.errors import Forbidden, InvalidParams
-from legation.gateway.calls import agent_of
+from legation.gateway.tools import agent_of
 from legation.wire.principal import Principal, Scope
 
 

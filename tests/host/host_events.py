@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from legation.host.host import AcpHost
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.event_types import AgentUpdated, Diagnostic
 from legation.wire.events import Event
 
@@ -17,7 +17,7 @@ async def events_of(host: AcpHost) -> list[Event]:
 
 
 async def told(host: AcpHost, kind: type[P]) -> list[P]:
-    payloads = [codec.decode(event) for event in await events_of(host)]
+    payloads = [event_types.decode(event) for event in await events_of(host)]
     return [payload for payload in payloads if isinstance(payload, kind)]
 
 
@@ -28,7 +28,7 @@ async def codes(host: AcpHost) -> list[str]:
 async def until_told(host: AcpHost, kind: type[P], matches: Callable[[P], bool], count: int = 1) -> P:
     """The `count`-th that matches, from the beginning."""
     async for event in host.events():
-        payload = codec.decode(event)
+        payload = event_types.decode(event)
         if isinstance(payload, kind) and matches(payload):
             count -= 1
             if not count:

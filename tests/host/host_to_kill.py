@@ -15,7 +15,7 @@ from tests.host.rig import YES, play, rig
 from tests.store.backends import make_backend
 
 from legation.host.session import Session
-from legation.wire.ask import Ask, Decision
+from legation.wire.action import Ask, Decision
 
 DEAF = ("ignore-signals", "ignore-stdin-eof", "spawn-tree ignore-signals")  # so that all stay behind
 TURNS = (

@@ -11,19 +11,18 @@ from typing import Any
 
 from tests.agents.bytes_agent import scripted
 
-from legation.clock import Clock
+from legation.clock import Clock, new_id
 from legation.host.host import AcpHost
 from legation.host.options import AgentDefinition, HostOptions, Limits
 from legation.host.session import Session
 from legation.host.turn import PromptResult
-from legation.ids import new_id
 from legation.proc import Command
 from legation.proc.lines import Redact, unchanged
 from legation.store.codec import Backend, MemoryBackend
 from legation.store.log import EventLog
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.updates import Text
-from legation.wire.ask import ApproveAll, Approver, Ask, Decision
+from legation.wire.action import ApproveAll, Approver, Ask, Decision
 from legation.wire.event_types import Diagnostic
 from legation.wire.events import Draft, Event
 
@@ -110,7 +109,7 @@ async def rig(
     reported: list[Diagnostic] = []
 
     def note(event: Event) -> None:
-        payload = codec.decode(event)
+        payload = event_types.decode(event)
         if isinstance(payload, Diagnostic) and payload.code not in ORDINARY:
             reported.append(payload)
 

@@ -12,8 +12,8 @@ import legation
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, CapabilityUnsupported, ConfigInvalid, Conflict, NotFound
 from legation.host.host import AcpHost, create_acp_host
+from legation.host.lifecycle import HostStream
 from legation.host.options import HostOptions
-from legation.host.stream import HostStream
 from legation.proc.tree import process
 from legation.testing.clock import FakeClock
 from legation.wire.acp.updates import Text

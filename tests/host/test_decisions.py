@@ -169,7 +169,7 @@ storage/recovered: stored at last
 storage/malformed-line: skipped
     store/test_jsonl: test_malformed_lines_are_skipped_and_reported
 clock/jumped: by more than an hour
-    store/test_steadyclock: test_a_jump_of_more_than_an_hour_is_told_once
+    server/test_steadyclock: test_a_jump_of_more_than_an_hour_is_told_once
 event/unserializable: no JSON
     host/test_host_stream: test_an_event_that_is_no_json_is_rejected_without_its_payload
 subscriber/error: a callback failed

@@ -24,9 +24,8 @@ from legation.host.options import Limits
 from legation.host.requests.door_approver import Decide, DoorApprover
 from legation.host.session import Session
 from legation.testing.clock import FakeClock
-from legation.wire.action import Action
+from legation.wire.action import Action, Ask, Prepared
 from legation.wire.api.approvals import NewGrant
-from legation.wire.ask import Ask, Prepared
 
 pytestmark = pytest.mark.heavy  # an agent's process for most
 

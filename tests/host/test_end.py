@@ -30,7 +30,7 @@ from legation.secret import Secret
 from legation.store.codec import Op
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
-from legation.wire.ask import DenyAll
+from legation.wire.action import DenyAll
 
 pytestmark = pytest.mark.heavy
 

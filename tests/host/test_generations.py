@@ -23,7 +23,7 @@ from legation.store.codec import Op, Replace, SetMeta
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.store.stream import GenerationRange, Stream
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.event_types import Diagnostic
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
@@ -99,7 +99,7 @@ async def test_an_agent_that_tells_less_than_is_recorded_does_not_replace_it(
             # Two prompts, and two words of the agent's.
             assert f"told {len(told)} updates" in diagnostic.message
             assert "and 4 are recorded" in diagnostic.message
-            noted = [codec.decode(event) for event in await of_type(session, "diagnostic")]
+            noted = [event_types.decode(event) for event in await of_type(session, "diagnostic")]
             assert [each.message for each in noted if isinstance(each, Diagnostic)] == [diagnostic.message]
             assert (await go(session)).stop_reason == "end_turn"
             assert await texts(session.stream) == ["one", "two", "after"]

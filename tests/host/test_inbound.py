@@ -10,7 +10,7 @@ from legation.errors import AlreadyAnswered, ConfigInvalid, InvalidParams, NotFo
 from legation.host.endpoint import create_host_endpoint
 from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.event_types import PermissionUpdated
 
 ALLOW = {"outcome": "selected", "optionId": "allow_once"}
@@ -154,7 +154,7 @@ async def test_what_was_settled_before_is_not_told_again(tmp_path: Path) -> None
 async def test_a_question_that_a_killed_host_left_behind_is_not_pushed(tmp_path: Path) -> None:
     left = PermissionUpdated(id="apr_left", session_id="gone", state="pending")
     async with asyncio.timeout(LIMIT), EventLog(MemoryBackend()) as log:
-        await (await log.stream("host")).append([codec.draft(left)])
+        await (await log.stream("host")).append([event_types.draft(left)])
         async with client(tmp_path, log=log) as made:
             made.endpoint.on_inbound(heard := Heard())
             prompting, message = await asked(made)

@@ -1,7 +1,7 @@
 from legation.host.resume import unfinished_events
 from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.action import Action
 from legation.wire.event_types import (
     PermissionAnswered,
@@ -20,7 +20,7 @@ def asked(name: str) -> PermissionAsked:
 async def open_after(*payloads: Payload) -> list[tuple[str, str]]:
     async with EventLog(MemoryBackend()) as log:
         stream = await log.stream("ses_a")
-        stream.append([codec.draft(payload) for payload in payloads] or [Draft("x", b"1")])
+        stream.append([event_types.draft(payload) for payload in payloads] or [Draft("x", b"1")])
         closing = await unfinished_events(stream)
         return [(each.event_type(), getattr(each, "id", getattr(each, "turn", ""))) for each in closing]
 

@@ -18,7 +18,7 @@ from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.wire import jsontext
 from legation.wire.acp import updates
-from legation.wire.ask import Ask, Decision
+from legation.wire.action import Ask, Decision
 from legation.wire.events import Event
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.shapes import Metadata, SessionFacts

@@ -14,8 +14,15 @@ from tests.host.rig import Hand, Rig, go, of_type, rig, until_status, until_type
 
 from legation.agents.driver import AskingModes
 from legation.errors import AgentExited, Forbidden
-from legation.host.modes import Offers, asks, current_mode, must_stay_asking, put_into_asking, unasking_mode
-from legation.host.options import Backoff
+from legation.host.options import (
+    Backoff,
+    Offers,
+    asks,
+    current_mode,
+    must_stay_asking,
+    put_into_asking,
+    unasking_mode,
+)
 from legation.host.session import Session
 from legation.wire.acp.updates import (
     BooleanOption,
@@ -25,7 +32,7 @@ from legation.wire.acp.updates import (
     SessionMode,
     SessionModeState,
 )
-from legation.wire.ask import DenyAll
+from legation.wire.action import DenyAll
 
 pytestmark = pytest.mark.heavy  # an agent's process for most
 

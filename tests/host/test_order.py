@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from tests.host.rig import Hand, events, go, of_type, play, rig, until, until_type
 
+from legation.host.lifecycle import HOST_STREAM
 from legation.host.options import Limits
 from legation.host.requests import asks
 from legation.host.router import EARLY_KEPT
-from legation.host.stream import HOST_STREAM
 from legation.store.jsonl import JsonlBackend
-from legation.wire.ask import ApproveAll, Ask, Prepared
+from legation.wire.action import ApproveAll, Ask, Prepared
 
 pytestmark = pytest.mark.heavy
 

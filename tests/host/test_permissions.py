@@ -14,8 +14,7 @@ from legation.host.session import Session
 from legation.store.codec import Append, Op
 from legation.store.jsonl import JsonlBackend
 from legation.testing.clock import FakeClock
-from legation.wire.action import MAX_PLACES
-from legation.wire.ask import ApproveAll, Approver, Ask, Decision, DenyAll
+from legation.wire.action import MAX_PLACES, ApproveAll, Approver, Ask, Decision, DenyAll
 
 FULL_OPTIONS = "hello(); session(); prompt = prompted(); permission(1, title='t')\n"
 TELL = "update(json.dumps(answer(1))); done(prompt); stay()"

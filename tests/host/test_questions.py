@@ -25,7 +25,7 @@ from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.store.stream import Receipt, Stream
 from legation.testing.clock import FakeClock
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.methods import (
     ClientCapabilities,
     CreateElicitationRequest,
@@ -138,7 +138,7 @@ async def a_desk(handler: object, clock: Clock | None = None) -> AsyncIterator[D
         stream = await log.stream("ses_1")
 
         def record(payload: Payload) -> Receipt:
-            return stream.append([codec.draft(payload)])
+            return stream.append([event_types.draft(payload)])
 
         questions = Questions(
             handler=cast(Hand, handler),

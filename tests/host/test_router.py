@@ -12,7 +12,7 @@ from tests.host.rig import Hand, events, go, of_type, play, rig, until
 from legation.agents import rpc
 from legation.agents.acp import AcpAgent
 from legation.agents.rpc import REQUESTS_AT_ONCE
-from legation.cli.output import Console
+from legation.cli.command import Console
 from legation.cli.view import Renderer
 from legation.errors import AgentError
 from legation.host.router import ONE_BY_ONE

@@ -17,7 +17,7 @@ from legation.store.codec import Backend, Op
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.wire.acp.methods import McpServer
-from legation.wire.ask import ApproveAll
+from legation.wire.action import ApproveAll
 from legation.wire.event_types import SessionUpdated
 
 pytestmark = pytest.mark.heavy

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from legation.host.resume import LEFT_OUT, Account, account_of, in_one_batch, transcript_of
 from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.updates import Text
 from legation.wire.event_types import PromptFinished, PromptStarted, SessionStatus, TurnState
 from legation.wire.events import Draft, update_type
@@ -26,13 +26,13 @@ def said(text: str, by: str = "agent", **fields: Any) -> Draft:
 
 
 def prompt(text: str) -> Draft:
-    return codec.draft(PromptStarted(turn="trn_1", prompt=(Text(text=text),)))
+    return event_types.draft(PromptStarted(turn="trn_1", prompt=(Text(text=text),)))
 
 
 END = [
-    codec.draft(PromptFinished(turn="trn_1", stop_reason="end_turn")),
-    codec.draft(TurnState(turn="trn_1", state="idle")),
-    codec.draft(SessionStatus(status="disconnected")),
+    event_types.draft(PromptFinished(turn="trn_1", stop_reason="end_turn")),
+    event_types.draft(TurnState(turn="trn_1", state="idle")),
+    event_types.draft(SessionStatus(status="disconnected")),
 ]
 SET_UP = [
     update("current_mode_update", currentModeId="ask"),

@@ -9,7 +9,7 @@ from tests.host.rig import Hand, events, of_type, play, rig, until_type
 
 from legation.errors import AgentExited, Cancelled, PromptInFlight, SessionClosed, TimedOut
 from legation.host.turn import PromptResult, TurnEnd, unplayed_turn
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.updates import Text
 
@@ -92,7 +92,7 @@ async def test_a_turn_that_no_agent_has_seen_is_a_whole_one(tmp_path: Path) -> N
     async with rig(tmp_path) as made:
         session = await made.rehearse()
         payloads = unplayed_turn("trn_1", GO, RpcError(ErrorCode.INTERNAL_ERROR, "no"), message="msg_1")
-        await session.stream.append([codec.draft(each) for each in payloads])
+        await session.stream.append([event_types.draft(each) for each in payloads])
         types = [event.type for event in await events(session)][-3:]
         assert types == ["prompt-started", "prompt-finished", "turn-state"]
         assert not session.busy

@@ -20,8 +20,7 @@ from legation.host.session import Session
 from legation.host.turn import LONGEST_SPLIT, Decided, ToolCalls, command_line
 from legation.proc import ProcessLauncher, child_environment
 from legation.store.forbidden import ForbiddenPlaces
-from legation.wire.action import Action
-from legation.wire.ask import ApproveAll, Ask, Decision, DenyAll, Unasked
+from legation.wire.action import Action, ApproveAll, Ask, Decision, DenyAll, Unasked
 
 pytestmark = pytest.mark.heavy  # an agent's process each
 

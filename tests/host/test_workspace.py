@@ -8,8 +8,13 @@ from tests.host.rig import play, rig
 
 from legation.errors import ConfigInvalid, InvalidParams, NotFound
 from legation.host.host import AcpHost
-from legation.host.modes import OpenedSession
-from legation.host.options import MAX_DIRECTORIES, HostOptions, read_meta, resolve_agent_definition
+from legation.host.options import (
+    MAX_DIRECTORIES,
+    HostOptions,
+    OpenedSession,
+    read_meta,
+    resolve_agent_definition,
+)
 
 pytestmark = pytest.mark.heavy
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from tests.postgres import MIGRATED, Postgres
 
-from legation.ids import new_id
+from legation.clock import new_id
 from legation.server.auth import COOKIE_NAME, Cookies, CookieSession, make_authenticate, new_session
 from legation.server.http.app import App, AppOptions, make_app
 from legation.server.instance import Services, open_instance
@@ -21,8 +21,7 @@ from legation.server.routes import ROUTES
 from legation.settings import load
 from legation.store.database.transaction import Rows, Transaction, parse
 from legation.store.identity import members, tokens, users, workspaces
-from legation.store.identity.rights import level_with, standing
-from legation.store.identity.tokens import CredentialHash, Hashed, hint_of, new_token
+from legation.store.identity.tokens import CredentialHash, Hashed, hint_of, level_with, new_token, standing
 from legation.store.secrets.sealer import new_key_text
 from legation.testing.clock import FakeClock
 from legation.wire.api.identity import NewToken, NewUser, NewWorkspace, TokenKind, UserChange

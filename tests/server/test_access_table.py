@@ -12,8 +12,8 @@ from tests.server.rig import BOTH, Answer, Rig, bearer, open_rig
 
 from legation.approvals.approval import LONGEST_WAIT_MS, Approval, new_approval_id
 from legation.approvals.grants import new_grant_id
+from legation.clock import new_id
 from legation.host.options import SessionMeta
-from legation.ids import new_id
 from legation.server.http.routes import Operation
 from legation.server.sessions.record import Details
 from legation.wire.api.approvals import NewGrant

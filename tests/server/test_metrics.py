@@ -6,8 +6,7 @@ import pytest
 from tests.server.toy_app import ask, toy_app
 
 from legation.errors import Conflict
-from legation.server.http.app import AppOptions
-from legation.server.http.metrics import Metrics
+from legation.server.http.app import AppOptions, Metrics
 from legation.testing.clock import FakeClock
 
 

@@ -25,7 +25,7 @@ from legation.host.options import AgentDefinition
 from legation.proc.tree import own_children
 from legation.settings import load
 from legation.store.log import EventLog
-from legation.wire.ask import ApproveAll
+from legation.wire.action import ApproveAll
 from legation.wire.events import Draft, Event
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]

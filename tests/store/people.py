@@ -2,10 +2,10 @@
 
 from tests.store.database.databases import Either
 
-from legation.ids import new_id
+from legation.clock import new_id
 from legation.store.database.transaction import Queries, Rows, Transaction, parse
 from legation.store.identity import members, users, workspaces
-from legation.store.identity.rights import standing
+from legation.store.identity.tokens import standing
 from legation.store.identity.workspaces import Installation, bootstrap
 from legation.wire.api.identity import NewUser, NewWorkspace
 from legation.wire.principal import SCOPES, Principal, Role, Scope

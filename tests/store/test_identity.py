@@ -17,10 +17,10 @@ from tests.store.people import (
     token_principal,
 )
 
+from legation.clock import new_id
 from legation.errors import Conflict, Forbidden, NotFound
-from legation.ids import new_id
 from legation.store.identity import members, users, workspaces
-from legation.store.identity.rights import standing
+from legation.store.identity.tokens import standing
 from legation.store.identity.workspaces import bootstrap
 from legation.wire.api.identity import NewUser, NewWorkspace, UserChange
 

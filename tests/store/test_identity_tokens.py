@@ -15,8 +15,8 @@ from tests.store.people import (
     token_principal,
 )
 
+from legation.clock import new_id
 from legation.errors import Forbidden, InvalidParams, NotFound
-from legation.ids import new_id
 from legation.secret import Secret
 from legation.store.identity import members, tokens, users
 from legation.store.identity.tokens import DAY_MS, CredentialHash, Hashed, hint_of, new_token

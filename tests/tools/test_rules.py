@@ -116,7 +116,7 @@ CASES: list[tuple[rules.Rule, Mapping[str, str], str]] = [
     ),
     (
         rules.contributing_names_files_that_exist,
-        {"CONTRIBUTING.md": f"| a thing | {', '.join(['`ids.py`'] * 5)} |\n", f"{SRC}/ids.py": ""},
+        {"CONTRIBUTING.md": f"| a thing | {', '.join(['`clock.py`'] * 5)} |\n", f"{SRC}/clock.py": ""},
         "a thing touches 5 files",
     ),
     (
@@ -157,8 +157,8 @@ def test_contributing_must_show_each_part_at_its_level_and_the_levels_inside(
 ) -> None:
     monkeypatch.setattr(rules, "INSIDE", {"wire": (("a", "b"), ("c",))})
     files = {
-        "CONTRIBUTING.md": "| 0 | `ids` `clock` | x |\n| 2 | `wire/` | x |\n| - | `client/` | x |\n",
-        **{f"{SRC}/{name}.py": "" for name in ("ids", "wire/a", "client/a", "store/a")},
+        "CONTRIBUTING.md": "| 0 | `tasks` `clock` | x |\n| 2 | `wire/` | x |\n| - | `client/` | x |\n",
+        **{f"{SRC}/{name}.py": "" for name in ("tasks", "wire/a", "client/a", "store/a")},
     }
     told = broken(tmp_path, rules.contributing_shows_the_tree, files)
     assert [line.removeprefix("CONTRIBUTING.md ") for line in told] == [

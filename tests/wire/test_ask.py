@@ -1,8 +1,8 @@
 import pytest
 
 from legation.wire.acp.methods import CancelledOutcome, PermissionOption, SelectedOutcome
-from legation.wire.action import Action
-from legation.wire.ask import (
+from legation.wire.action import (
+    Action,
     ApproveAll,
     Approver,
     Ask,

@@ -2,13 +2,11 @@ import json
 
 import pytest
 
-from legation.host.modes import setup_facts
+from legation.host.options import setup_facts
 from legation.wire.acp.methods import McpServer, PermissionOption, SessionSetup, Usage
 from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.updates import BooleanOption, SessionMode, SessionModeState, Text, Unread, Unrecognized
-from legation.wire.action import Action
-from legation.wire.ask import Ask, Decision
-from legation.wire.codec import decode, draft
+from legation.wire.action import Action, Ask, Decision
 from legation.wire.event_types import (
     DIAGNOSTIC_MEANINGS,
     HOST_STREAM,
@@ -36,6 +34,8 @@ from legation.wire.event_types import (
     TurnState,
     UnaskedEffect,
     UnaskingMode,
+    decode,
+    draft,
 )
 from legation.wire.events import Draft, Event, Payload
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.wire.samples import UPDATES, json_updates, json_values, tagged
 
-from legation.wire.codec import Normalized, normalize_session_update
+from legation.wire.event_types import Normalized, normalize_session_update
 from legation.wire.events import UNRECOGNIZED, update_type
 
 MAY_BE_OMITTED = {

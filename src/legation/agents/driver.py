@@ -284,7 +284,7 @@ def _complete(server: McpServer) -> McpServer:
 @dataclass(frozen=True, slots=True)
 class AskingModes:
     """Modes of one agent, by what it calls them: in which it asks, the best first, and in which it does not. For names
-    that do not say it themselves (`host/modes.py` knows those that do)."""
+    that do not say it themselves (`host/options.py` knows those that do)."""
 
     asking: tuple[str, ...] = ()
     unasking: tuple[str, ...] = ()

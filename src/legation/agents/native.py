@@ -25,7 +25,7 @@ from legation.agents.rpc import SLICE_LINES, AgentListener, AgentRefused, RpcFau
 from legation.errors import AgentError, InvalidParams, LegationError
 from legation.proc import Child, Command, Launcher, Pipes
 from legation.proc.lines import MAX_LINE
-from legation.wire import codec, jsontext
+from legation.wire import event_types, jsontext
 from legation.wire.acp.methods import (
     ClientCapabilities,
     CreateElicitationRequest,
@@ -300,7 +300,7 @@ class NativeAgent(Driver):
         long = native if isinstance(native, outlines.LongLine) else None
         for update in updates:
             drafts.append(
-                codec.update_draft(session_id, update, native, whole=long.put_back if long else None)
+                event_types.update_draft(session_id, update, native, whole=long.put_back if long else None)
             )
             native = b""
             if long and (

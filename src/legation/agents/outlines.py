@@ -35,7 +35,7 @@ import msgspec
 from legation.agents.messages import UpdateReader, read_message, read_odd_update
 from legation.wire import jsontext
 from legation.wire.acp.updates import Diff, Text, ToolCallLocation
-from legation.wire.codec import UPDATES
+from legation.wire.event_types import UPDATES
 from legation.wire.events import CUT, UNREADABLE, UNRECOGNIZED, WHOLE, Draft, LongNative, Span
 from legation.wire.jsontext import members
 from legation.wire.universal.output import nests_too_deep

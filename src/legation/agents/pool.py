@@ -15,7 +15,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Generic, Protocol, TypeVar, cast
 
-from legation.ids import new_id
+from legation.clock import new_id
 from legation.proc import Command, Exit
 from legation.wire import jsontext
 

@@ -30,8 +30,8 @@ from msgspec import Meta
 
 from legation.approvals.policy.patterns import BadGlob, go_glob
 from legation.approvals.trace.step import TracedCall, must_be_name
+from legation.clock import new_id
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, InvalidParams
-from legation.ids import new_id
 from legation.store.database.transaction import Row
 from legation.wire.action import Action
 from legation.wire.principal import Principal

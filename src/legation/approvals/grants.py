@@ -25,12 +25,11 @@ from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.truth import YES
 from legation.approvals.queue import ApprovalQueue
 from legation.approvals.trace.step import StepKind, must_be_name
-from legation.clock import Clock
+from legation.clock import Clock, new_id
 from legation.errors import Conflict, Forbidden, InvalidParams, NotFound
-from legation.ids import new_id
 from legation.store.audit import record
 from legation.store.database.transaction import Dangling, Database, Queries, Row, Transaction, only, page_of
-from legation.store.identity.rights import standing
+from legation.store.identity.tokens import standing
 from legation.store.secrets.sealer import Sealer
 from legation.store.secrets.vault import ContentStore
 from legation.wire import jsontext

@@ -9,52 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from legation.approvals.policy.document import Problems
-from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.load import files_of, load, load_text, starter
-from legation.approvals.policy.rules import PolicySet, Verdict
-from legation.approvals.policy.shell.lines import prepare
+from legation.approvals.policy.rules import PolicySet
 from legation.clock import Clock
 from legation.errors import ConfigInvalid
-from legation.wire.action import Action
 
 STARTER: Final = "careful"
 INTERVAL: Final = 1.0  # seconds between looks: the owner's, who waits for two of them after an edit
 
 logger = logging.getLogger("legation.policy")
-
-T = TypeVar("T")
 Signature: TypeAlias = tuple[tuple[str, tuple[int, ...] | None], ...]
-
-# A decision looks at the disk, which may be slow or far away: never on the loop that serves everybody, and not in the
-# threads that others need.
-_JUDGES: Final = ThreadPoolExecutor(4, "legation-judge")
-
-
-async def off_loop(work: Callable[..., T], *args: object) -> T:
-    """Run what looks at where paths lead."""
-    return await asyncio.get_running_loop().run_in_executor(_JUDGES, work, *args)
-
-
-async def evaluate(policies: PolicySet, action: Action, facts: Facts) -> tuple[Verdict, Facts]:
-    """Find the verdict, and the facts that it was found with: grants are asked with those, without another look."""
-    if action.command is not None:  # else there are no lines to read
-        facts = await prepare(action, facts)
-    seen = facts.once()
-    return await off_loop(_judge, policies, action, seen), seen
-
-
-def _judge(policies: PolicySet, action: Action, seen: Facts) -> Verdict:
-    verdict = policies.decide(action, seen)
-    if verdict.action in ("supervisor", "human_approval"):  # grants ask for it, and the loop must not look
-        if seen.workspace is not None:
-            seen.root("$WORKSPACE")
-        seen.places(action.paths)
-    return verdict
 
 
 class Policies:

@@ -33,7 +33,7 @@ from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.tasks import TaskSet
 from legation.wire.api.approvals import ApprovalChanged
-from legation.wire.codec import draft
+from legation.wire.event_types import draft
 from legation.wire.principal import Principal
 
 AWAY_MS: Final = 2_000  # between two tries of a database that is away: its time to come back

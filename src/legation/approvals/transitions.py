@@ -64,7 +64,7 @@ from legation.store.database.transaction import (
     rows,
 )
 from legation.store.identity import tokens
-from legation.store.identity.rights import standing
+from legation.store.identity.tokens import standing
 from legation.wire import jsontext
 from legation.wire.action import Action
 from legation.wire.principal import Principal

@@ -14,8 +14,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from legation.approvals.admit import give_up
 from legation.approvals.approval import Approval, read
-from legation.approvals.execute import give_up
 from legation.approvals.grants import ids_in
 from legation.approvals.policies import Policies
 from legation.approvals.queue import ApprovalQueue, forget_attendance

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from legation.cli.flags import PlaceFlags, server_path, settings_of
+from legation.cli.command import PlaceFlags, server_path, settings_of
 from legation.errors import InvalidParams
 
 

@@ -24,11 +24,11 @@ import httpx2
 import msgspec
 
 from legation.agents.messages import RpcMessage, id_key, read_message
-from legation.cli.flags import outage, token_of
+from legation.cli.command import outage, token_of
+from legation.client.connection import find
 from legation.client.decode import Parser
 from legation.client.http import TRANSPORT_ERRORS, options
-from legation.client.request import zero_to_one
-from legation.client.target import DEFAULT_TIMEOUTS, ServerTarget, find, target
+from legation.client.request import DEFAULT_TIMEOUTS, ServerTarget, target, zero_to_one
 from legation.errors import LegationError, Unavailable
 from legation.settings import Settings
 from legation.wire import jsontext
@@ -394,7 +394,7 @@ class Reach:
 
     def _start(self) -> ServerTarget:
         from legation.client.child import ServerChild
-        from legation.client.target import Spawn
+        from legation.client.request import Spawn
 
         self._stop()
         print("legation: no Legation runs here; one is started, and ends with this", file=sys.stderr)

@@ -8,8 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from cyclopts import App, Parameter
 
 from legation.agents.catalogue import Catalogue, LocalAgent
-from legation.cli.flags import Json, LocalFlags, settings_of
-from legation.cli.output import ProgressLine, Style, line, say, say_json, say_verdict, show, tell
+from legation.cli.command import (
+    Json,
+    LocalFlags,
+    ProgressLine,
+    Style,
+    line,
+    say,
+    say_json,
+    say_verdict,
+    settings_of,
+    show,
+    tell,
+)
 from legation.errors import STATUS, Code, InvalidParams, NotFound
 
 if TYPE_CHECKING:

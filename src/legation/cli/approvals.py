@@ -13,8 +13,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from cyclopts import App, Parameter
 
-from legation.cli.flags import Json, PlaceFlags, connect, connect_async, explained
-from legation.cli.output import Style, line, named, plain, say, say_json, show, tell, when
+from legation.cli.command import (
+    Json,
+    PlaceFlags,
+    Style,
+    connect,
+    connect_async,
+    explained,
+    line,
+    named,
+    plain,
+    say,
+    say_json,
+    show,
+    tell,
+    when,
+)
 from legation.errors import Conflict, InvalidParams, NotFound
 from legation.wire.api.approvals import ApprovalDetail, ApprovalStatus, ApprovalView
 

@@ -29,8 +29,7 @@ from legation.cli.approvals_board import (
     ScreenSize,
     frame,
 )
-from legation.cli.flags import outage
-from legation.cli.output import Console, line
+from legation.cli.command import Console, line, outage
 from legation.client.connection import STREAM, NumberedChange
 from legation.errors import LegationError, NotFound, Unavailable
 from legation.wire.api.approvals import ApprovalDetail, ApprovalView

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from legation.cli.output import Console, line, paint_diff, plain
+from legation.cli.command import Console, line, paint_diff, plain
 from legation.wire.acp.updates import Diff
-from legation.wire.action import Action
-from legation.wire.ask import Ask, Decision, offers_only_always
+from legation.wire.action import Action, Ask, Decision, offers_only_always
 
 ANSWERS = "[y]es [n]o [c]ancel the turn: "
 QUESTION = f"Allow it, once? {ANSWERS}"

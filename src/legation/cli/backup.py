@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from legation.cli.flags import LocalFlags, PlaceFlags, connect, settings_of
-from legation.cli.output import ProgressLine, line, say, when
+from legation.cli.command import LocalFlags, PlaceFlags, ProgressLine, connect, line, say, settings_of, when
 from legation.errors import Conflict, InvalidParams, NotFound
 
 if TYPE_CHECKING:

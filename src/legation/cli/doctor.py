@@ -14,9 +14,17 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import legation
-from legation.cli.flags import Json, SettingsFlags, connect_to, settings_of
+from legation.cli.command import (
+    Json,
+    SettingsFlags,
+    Style,
+    connect_to,
+    line,
+    say_json,
+    say_verdict,
+    settings_of,
+)
 from legation.cli.folders import Folders
-from legation.cli.output import Style, line, say_json, say_verdict
 from legation.errors import ConfigInvalid, LegationError
 from legation.settings import FIELDS, Settings
 from legation.store.datafolder import COPIES, KEYS, REPLACED, cut_off, left_beside

@@ -24,19 +24,17 @@ from legation.approvals.request import DoorResult
 from legation.approvals.trace.chain import Chain
 from legation.approvals.trace.export import FiledLedger, TraceFile
 from legation.cli.approver import login
-from legation.clock import Clock, SystemClock
+from legation.clock import Clock, SteadyClock, SystemClock, new_id
 from legation.errors import Conflict, InternalError, LegationError
 from legation.host.agent import Where
 from legation.host.requests.door_approver import DoorApprover, refusal
-from legation.ids import new_id
 from legation.store.database.sqlite import MemoryDatabase
 from legation.store.database.transaction import Transaction
 from legation.store.identity import users
 from legation.store.identity.workspaces import LOCAL, bootstrap
 from legation.store.secrets.sealer import Sealer, new_key_text, ring_of
-from legation.store.steadyclock import SteadyClock
+from legation.wire.action import Approver, Ask, Decision, Prepared, Unasked
 from legation.wire.api.identity import NewUser
-from legation.wire.ask import Approver, Ask, Decision, Prepared, Unasked
 from legation.wire.principal import Principal
 
 TRACE: Final = "trace.jsonl"  # in the session's folder

@@ -9,16 +9,15 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from legation.cli.flags import Json, SettingsFlags, connect_to, settings_of
+from legation.cli.command import Json, SettingsFlags, connect_to, line, say, settings_of, tell
 from legation.cli.folders import Folders
-from legation.cli.output import line, say, tell
 from legation.cli.view import SessionView, view_of
 from legation.errors import InvalidParams, LegationError, NotFound, StorageFailed, Unavailable
 from legation.host.options import read_meta
 from legation.settings import Settings
 from legation.store.codec import StreamInfo
 from legation.store.jsonl import JsonlReader
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.api.sessions import SessionInfo
 from legation.wire.event_types import SessionStatus
 from legation.wire.events import Event
@@ -198,7 +197,7 @@ def _replay_there(
         for event in read(session, after, generation=generation):
             view.show(event)
             if follow and event.type == SessionStatus.event_type():
-                status = codec.decode(event)
+                status = event_types.decode(event)
                 if isinstance(status, SessionStatus) and status.status in ("closed", "deleted"):
                     break
     view.end()

@@ -21,20 +21,18 @@ from legation.agents.catalogue import Catalogue
 from legation.agents.catalogue.catalogue import LOCAL
 from legation.approvals.policies import Policies
 from legation.cli.approver import TerminalApprover, interrupts, open_tty
+from legation.cli.command import Console, SettingsFlags, line, paint_diff, say, settings_of
 from legation.cli.door import TRACE, own_door
-from legation.cli.flags import SettingsFlags, settings_of
 from legation.cli.folders import Folders
-from legation.cli.output import Console, line, paint_diff, say
 from legation.cli.view import AskedInOrder, Screen, view_of
+from legation.clock import new_id
 from legation.errors import STATUS, Cancelled, Code, InvalidParams
 from legation.host.changes import FolderChanges, Snapshot
 from legation.host.host import AcpHost
 from legation.host.launch import Launch, hide, launch_of
-from legation.host.modes import choose_mode
-from legation.host.options import AgentDefinition, HostOptions, Limits, trusts_nothing
+from legation.host.options import AgentDefinition, HostOptions, Limits, choose_mode, trusts_nothing
 from legation.host.session import Session
 from legation.host.turn import PromptResult
-from legation.ids import new_id
 from legation.proc.lines import Redact, unchanged
 from legation.redact import Redactor
 from legation.settings import Settings
@@ -43,9 +41,9 @@ from legation.store.jsonl import JsonlBackend
 from legation.store.stream import Subscription
 from legation.store.trust import TrustedFolders
 from legation.tasks import TaskSet
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.updates import Text
-from legation.wire.ask import ApproveAll, Approver, DenyAll
+from legation.wire.action import ApproveAll, Approver, DenyAll
 from legation.wire.event_types import Diagnostic
 from legation.wire.events import Event
 
@@ -406,6 +404,6 @@ def _limits(settings: Settings) -> Limits:
 
 
 def _complain(event: Event) -> None:
-    payload = codec.decode(event)
+    payload = event_types.decode(event)
     if isinstance(payload, Diagnostic) and payload.code.startswith("storage/"):
         print(f"legation: {payload.code}: {payload.message}", file=sys.stderr)

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from legation.cli.flags import Json, PlaceFlags, connect, explained
-from legation.cli.output import line, say, show, tell
+from legation.cli.command import Json, PlaceFlags, connect, explained, line, say, show, tell
 from legation.wire.api.approvals import GrantView
 
 app = App(

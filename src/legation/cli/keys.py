@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from legation.cli.flags import PlaceFlags, connect
-from legation.cli.output import say
+from legation.cli.command import PlaceFlags, connect, say
 
 app = App(name="keys", help="Keys: make one, or put a new one to use.")
 

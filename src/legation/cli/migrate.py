@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from legation.cli.flags import LocalFlags, settings_of
-from legation.cli.output import say
+from legation.cli.command import LocalFlags, say, settings_of
 
 if TYPE_CHECKING:
     from legation.settings import Settings

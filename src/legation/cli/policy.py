@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import App, Parameter
 
-from legation.cli.flags import Json, LocalFlags, PlaceFlags, connect, settings_of
-from legation.cli.output import Console, Style, line, say, say_json, show, tell
+from legation.cli.command import (
+    Console,
+    Json,
+    LocalFlags,
+    PlaceFlags,
+    Style,
+    connect,
+    line,
+    say,
+    say_json,
+    settings_of,
+    show,
+    tell,
+)
 from legation.errors import Conflict, InvalidParams, TooLarge
 
 if TYPE_CHECKING:
@@ -103,7 +115,7 @@ def _in_force(flags: LocalFlags | None) -> PolicySet:
     """Find the policies in force. Which they are goes to standard error: the answer is the same with and without it."""
     from legation.approvals.policies import STARTER, Policies
     from legation.approvals.policy.load import load
-    from legation.cli.flags import connect_to
+    from legation.cli.command import connect_to
     from legation.errors import ConfigInvalid, Unavailable
 
     chosen = settings_of(flags)

@@ -11,8 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from legation.cli.flags import Json, PlaceFlags, connect, server_path
-from legation.cli.output import Console, line, say, say_json, show, tell, when
+from legation.cli.command import (
+    Console,
+    Json,
+    PlaceFlags,
+    connect,
+    line,
+    say,
+    say_json,
+    server_path,
+    show,
+    tell,
+    when,
+)
 from legation.errors import Cancelled, InvalidParams, NotFound
 from legation.wire.api.sessions import LocalMcp, PermissionMode, RemoteMcp, SessionInfo, Skills, SkillSource
 

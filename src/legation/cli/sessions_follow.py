@@ -19,13 +19,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Self, TextIO
 
 from legation.cli.approver import ALWAYS, indented, interrupts, open_tty, read_line, show_ask
-from legation.cli.flags import PlaceFlags, connect_async, tell_outage
-from legation.cli.output import Console, line, say
+from legation.cli.command import Console, PlaceFlags, connect_async, line, say, tell_outage
 from legation.cli.view import SessionView, view_of
+from legation.clock import new_id
 from legation.errors import STATUS, Code, InvalidParams, LegationError, NotFound
-from legation.ids import new_id
-from legation.wire import codec
-from legation.wire.ask import offers_only_always
+from legation.wire import event_types
+from legation.wire.action import offers_only_always
 from legation.wire.event_types import (
     PermissionAnswered,
     PermissionAsked,
@@ -118,7 +117,7 @@ async def _tail(flags: PlaceFlags | None, id_: str, after: int, view: SessionVie
         ):
             async for event in events:
                 view.show(event)
-                payload = codec.decode(event)
+                payload = event_types.decode(event)
                 asker.saw(payload, event.seq)
                 if isinstance(payload, SessionStatus) and payload.status in _GONE:
                     return
@@ -132,7 +131,7 @@ async def _until_finished(
     async with server.streams.follow(id_, after) as events:
         async for event in events:
             view.show(event)
-            payload = codec.decode(event)
+            payload = event_types.decode(event)
             asker.saw(payload, event.seq)
             if isinstance(payload, PromptStarted) and payload.message == message:
                 turn = payload.turn

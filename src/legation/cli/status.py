@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from legation.cli.flags import LocalFlags, PlaceFlags, connect, connect_to, settings_of
-from legation.cli.output import Console, line, say, say_json, tell, when
+from legation.cli.command import (
+    Console,
+    LocalFlags,
+    PlaceFlags,
+    connect,
+    connect_to,
+    line,
+    say,
+    say_json,
+    settings_of,
+    tell,
+    when,
+)
 from legation.errors import Forbidden, NotFound, StorageFailed, TimedOut, Unavailable
 from legation.store.files import owner_alive
 from legation.wire.api.server import OWNER_LOCK

@@ -7,8 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from legation.cli.flags import Json, PlaceFlags, connect
-from legation.cli.output import Console, line, say, show, tell, when
+from legation.cli.command import Console, Json, PlaceFlags, connect, line, say, show, tell, when
 from legation.wire.api.identity import Token, TokenKind
 from legation.wire.principal import SCOPE_MEANINGS, Scope
 

@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 from cyclopts import App, Parameter
 
 from legation.cli.approvals import SHOWN, Rows, arguments, page_size
-from legation.cli.flags import Json, PlaceFlags, connect, explained
-from legation.cli.output import Console, line, named, plain, say, say_json, show
+from legation.cli.command import (
+    Console,
+    Json,
+    PlaceFlags,
+    connect,
+    explained,
+    line,
+    named,
+    plain,
+    say,
+    say_json,
+    show,
+)
 from legation.errors import InvalidParams
 from legation.wire.api.approvals import ChainHead, ChainReport, TraceDetail, TraceEntry, TraceStep
 

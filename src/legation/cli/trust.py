@@ -8,8 +8,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from legation.cli.flags import Json, PlaceFlags, connect, server_path
-from legation.cli.output import line, say, show, tell, when
+from legation.cli.command import Json, PlaceFlags, connect, line, say, server_path, show, tell, when
 from legation.errors import NotFound
 from legation.wire.api.identity import TrustView
 

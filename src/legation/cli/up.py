@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from legation.cli.flags import LocalFlags, ServerFlags, settings_of
+from legation.cli.command import LocalFlags, ServerFlags, settings_of
 
 if TYPE_CHECKING:
     from legation.server.run import Up

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from legation.cli.output import Console, Style, line, plain
+from legation.cli.command import Console, Style, line, plain
 from legation.store import codec as store_codec
 from legation.store.stream import Subscription
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
@@ -32,7 +32,7 @@ from legation.wire.acp.updates import (
     UsageUpdate,
     merged,
 )
-from legation.wire.ask import Approver, Ask, Decision
+from legation.wire.action import Approver, Ask, Decision
 from legation.wire.event_types import (
     AgentExited,
     Diagnostic,
@@ -83,7 +83,7 @@ class Screen:
         async for event in events:
             self._view.show(event)
             if event.type == PermissionAsked.event_type():
-                asked = codec.decode(event)
+                asked = event_types.decode(event)
                 if isinstance(asked, PermissionAsked):
                     self._mark(asked.id).set()
 
@@ -148,7 +148,7 @@ class Renderer:
         }
 
     def show(self, event: Event) -> None:
-        payload = codec.decode(event)
+        payload = event_types.decode(event)
         shower = self._show.get(type(payload))
         if shower:
             shower(payload)

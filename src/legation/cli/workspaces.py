@@ -6,8 +6,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from legation.cli.flags import Json, PlaceFlags, connect
-from legation.cli.output import line, say, show, tell, when
+from legation.cli.command import Json, PlaceFlags, connect, line, say, show, tell, when
 from legation.wire.principal import Role
 
 app = App(name="workspaces", help="Workspaces and their members: list, make, give roles.")

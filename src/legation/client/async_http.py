@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, ParamSpec, Self, TypeVar
 
 import httpx2
 
 from legation.client.follow import Follow
-from legation.client.group import AsyncPages
 from legation.client.http import CallerCore, RequestArguments, closed
-from legation.client.request import ApiRequest, Outages
-from legation.client.target import ServerTarget, Timeouts
+from legation.client.request import ApiRequest, Outages, ServerTarget, Timeouts, next_page
 from legation.wire.api.shape import Page
+
+if TYPE_CHECKING:
+    pass
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,3 +101,27 @@ class AsyncItemStream(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class AsyncPages(Generic[T]):
+    """A list that the server gives in pages, awaited."""
+
+    def __init__(
+        self, first: ApiRequest[Page[T]], send: Callable[[ApiRequest[Page[T]]], Awaitable[Page[T]]]
+    ) -> None:
+        self._first = first
+        self._send = send
+
+    async def page(self) -> Page[T]:
+        return await self._send(self._first)
+
+    async def all(self) -> list[T]:
+        return [item async for item in self]
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        operation: ApiRequest[Page[T]] | None = self._first
+        while operation is not None:
+            page = await self._send(operation)
+            for item in page.items:
+                yield item
+            operation = next_page(operation, page)

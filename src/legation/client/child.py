@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
-from legation.client.target import Spawn
+from legation.client.request import Spawn
 from legation.errors import Cancelled, ConfigInvalid, Conflict, StorageFailed, TimedOut, Unavailable
 from legation.secret import Secret
 

@@ -19,8 +19,7 @@ from collections.abc import Mapping
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from legation.client.decode import Frame, Parser, read_event, read_stream_name, read_tagged
-from legation.client.request import HttpMethod, Query, Reconnects, RequestFailure, refused, told
-from legation.client.target import segment
+from legation.client.request import HttpMethod, Query, Reconnects, RequestFailure, refused, segment, told
 from legation.errors import InternalError, InvalidParams, LegationError, Unauthenticated, Unavailable
 from legation.wire.events import Event
 

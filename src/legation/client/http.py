@@ -6,31 +6,37 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar
 
 import httpx2
 
 from legation import __version__
 from legation.client.decode import LineBuffer
 from legation.client.follow import Follow, StreamRequest
-from legation.client.group import Pages
 from legation.client.part_file import BodyFilter, PartFile
 from legation.client.request import (
+    BACKUP_READ,
     ApiRequest,
     FileDownload,
+    Located,
     Outages,
     RequestFailure,
+    ServerTarget,
+    Timeouts,
     Tries,
+    next_page,
     received,
     refused,
     unreachable,
 )
-from legation.client.target import BACKUP_READ, Located, ServerTarget, Timeouts
 from legation.errors import ConfigInvalid, Conflict, Unavailable
 from legation.wire.api.shape import Page
+
+if TYPE_CHECKING:
+    pass
 
 # Below what servers and proxies give an idle connection (5 to 75): a POST must not meet the moment they close it.
 KEEP_ALIVE: Final = 3.0
@@ -499,3 +505,26 @@ class ItemStream(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Pages(Generic[T]):
+    """A list that the server gives in pages. Iterate it for every item, fetched as they are needed; each iteration starts
+    anew."""
+
+    def __init__(self, first: ApiRequest[Page[T]], send: Callable[[ApiRequest[Page[T]]], Page[T]]) -> None:
+        self._first = first
+        self._send = send
+
+    def page(self) -> Page[T]:
+        """The first page alone; its `next` is the `after` of the one behind it."""
+        return self._send(self._first)
+
+    def all(self) -> list[T]:
+        return list(self)
+
+    def __iter__(self) -> Iterator[T]:
+        operation: ApiRequest[Page[T]] | None = self._first
+        while operation is not None:
+            page = self._send(operation)
+            yield from page.items
+            operation = next_page(operation, page)

@@ -1,15 +1,32 @@
-"""Every operation of the HTTP API that the client offers, each written once, for sync and async alike."""
+"""Every operation of the HTTP API that the client offers, each written once, and how a name that users call is declared of it,
+once for the sync and the async client.
+
+A group is generic in its caller. Its attributes pair what makes an operation with the way to run it: on a group with the
+sync caller they give plain methods, on one with the async caller the same methods to be awaited; the type checker sees
+which by the overloads of `ApiMethod.__get__`.
+
+A handle is a group that is about one thing: what the functions `…_of` declare takes its id first, and the method on the
+handle does without it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import wraps
+from inspect import signature
+from operator import attrgetter
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
 
 from legation.client.decode import read_page
+from legation.client.follow import Follow
 from legation.client.part_file import BodyFilter, Unchanged
 from legation.client.request import (
+    ASK_AGENT_READ,
+    INSTALL_READ,
+    LONG_READ,
+    TOOL_READ,
     ApiRequest,
     AsJson,
     FileDownload,
@@ -18,9 +35,9 @@ from legation.client.request import (
     nothing,
     of_body,
     query_of,
+    segment,
     sending,
 )
-from legation.client.target import ASK_AGENT_READ, INSTALL_READ, LONG_READ, TOOL_READ, segment
 from legation.errors import InvalidParams
 from legation.wire.api.agents import (
     AgentInfo,
@@ -80,6 +97,10 @@ from legation.wire.api.shape import Page
 from legation.wire.api.streams import StreamSummary
 from legation.wire.events import Event
 from legation.wire.principal import Role, Scope
+
+if TYPE_CHECKING:
+    from legation.client.async_http import AsyncCaller, AsyncItemStream, AsyncPages
+    from legation.client.http import Caller, ItemStream, Pages
 
 
 def health() -> ApiRequest[Health]:
@@ -531,3 +552,91 @@ def trust_folder(folder: str) -> ApiRequest[TrustView]:
 def untrust_folder(trust: str) -> ApiRequest[None]:
     """Trust it no more, by its id. Agents that run keep what they have read."""
     return ApiRequest("DELETE", f"/v1/trust/{segment(trust)}", nothing)
+
+
+# Names that users call.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C")  # Caller or AsyncCaller
+S = TypeVar("S")  # what a method gives with the one,
+A = TypeVar("A")  # and with the other
+
+
+class Group(Generic[C]):
+    def __init__(self, caller: C, of: tuple[str, ...] = ()) -> None:
+        """`of`: the ids that every operation of a handle begins with."""
+        self.caller = caller
+        self.of = of
+
+
+@dataclass(frozen=True)
+class ApiMethod(Generic[P, S, A]):
+    """A name that users call: what `make` makes of the arguments, run by what `run` gets of the caller."""
+
+    make: Callable[..., Any]
+    run: Callable[[Any], Callable[[Any], Any]]
+
+    @overload
+    def __get__(self, group: None, kind: type) -> Self: ...
+    @overload
+    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, S]: ...
+    @overload
+    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, A]: ...
+    def __get__(self, group: Any, kind: type) -> Any:
+        return self if group is None else _bound(self.make, group, self.run(group.caller))
+
+
+def _bound(make: Callable[..., Any], group: Group[Any], run: Callable[[Any], Any]) -> Callable[..., Any]:
+    @wraps(make)
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return run(make(*group.of, *args, **kwargs))
+
+    if group.of:
+        whole = signature(make)
+        left = tuple(whole.parameters.values())[len(group.of) :]
+        method.__signature__ = whole.replace(parameters=left)  # type: ignore[attr-defined]  # as `help` reads it
+    return method
+
+
+def calls(make: Callable[P, ApiRequest[T]]) -> ApiMethod[P, T, Awaitable[T]]:
+    """Declare an operation that is answered with one value."""
+    return ApiMethod(make, attrgetter("send"))
+
+
+def lists(make: Callable[P, ApiRequest[Page[T]]]) -> ApiMethod[P, Pages[T], AsyncPages[T]]:
+    """Declare a list that comes in pages: iterate it, or take one page."""
+    return ApiMethod(make, attrgetter("pages"))
+
+
+def follows(make: Callable[P, Follow[T]]) -> ApiMethod[P, ItemStream[T], AsyncItemStream[T]]:
+    """Declare a stream without an end of its own: iterate it."""
+    return ApiMethod(make, attrgetter("follow"))
+
+
+def reads_lines(
+    make: Callable[P, ApiRequest[None]],
+) -> ApiMethod[P, ItemStream[bytes], AsyncItemStream[bytes]]:
+    """Declare a long answer that is read line by line: iterate it."""
+    return ApiMethod(make, attrgetter("lines"))
+
+
+def saves(make: Callable[P, FileDownload]) -> ApiMethod[P, None, Awaitable[None]]:
+    """Declare a long answer that is written into a file."""
+    return ApiMethod(make, attrgetter("download"))
+
+
+def calls_of(make: Callable[Concatenate[str, P], ApiRequest[T]]) -> ApiMethod[P, T, Awaitable[T]]:
+    return ApiMethod(make, attrgetter("send"))
+
+
+def lists_of(
+    make: Callable[Concatenate[str, P], ApiRequest[Page[T]]],
+) -> ApiMethod[P, Pages[T], AsyncPages[T]]:
+    return ApiMethod(make, attrgetter("pages"))
+
+
+def follows_of(
+    make: Callable[Concatenate[str, P], Follow[T]],
+) -> ApiMethod[P, ItemStream[T], AsyncItemStream[T]]:
+    return ApiMethod(make, attrgetter("follow"))

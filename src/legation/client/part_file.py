@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from legation.clock import new_id
 from legation.errors import StorageFailed
-from legation.ids import new_id
 
 
 class BodyFilter(Protocol):

@@ -11,8 +11,10 @@ import msgspec
 
 from legation.client.decode import Frame
 from legation.client.follow import Broken, Follow, FollowSource
-from legation.client.group import ApiMethod, C, Group, P, calls, calls_of, follows_of, lists, lists_of
+from legation.client.operations import ApiMethod, C, Group, P, calls, calls_of, follows_of, lists, lists_of
 from legation.client.request import (
+    ASK_AGENT_READ,
+    INSTALL_READ,
     PATIENCE,
     ApiRequest,
     ApiResponse,
@@ -25,12 +27,12 @@ from legation.client.request import (
     nothing,
     of_body,
     query_of,
+    segment,
     sending,
 )
 from legation.client.session_event import AnyData, SessionEvent, read_event_page, read_session_event
-from legation.client.target import ASK_AGENT_READ, INSTALL_READ, segment
+from legation.clock import new_id
 from legation.errors import AgentError, InvalidParams
-from legation.ids import new_id
 from legation.wire.api.sessions import (
     Attachment,
     LocalMcp,

@@ -1,10 +1,14 @@
-"""Tools behind the door: what carries out a call after it was decided, and which trace id the call gets.
+"""Tools behind the door: for which agent one is called, what carries out a call after it was decided, which trace id the call
+gets, and how one that came to no result is told to whoever made it.
 
 INV-T1  A trace id names one call: the steps and the sealed arguments of two calls are never joined.
 
 A W3C trace spans many calls, so an id that is taken is no mistake of whoever sends `Traceparent`: its next call gets
 a new one. `X-Trace-Id` names this very call: a second one with it is refused, which is how a caller that does not
 know whether its request arrived can send it again.
+INV-G1  An agent's own credential asks for that agent and for no other. Any other credential says for whom it asks.
+INV-R1  What a tool said is told to its caller and stands in no log: `str()` of these errors, which is what a log
+        takes, is without it.
 """
 
 from __future__ import annotations
@@ -18,15 +22,27 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypeAlias, get_args
 
 from legation.approvals.policy.facts import Facts
-from legation.approvals.request import EffectToken, ToolReturn
+from legation.approvals.request import DoorResult, EffectToken, ToolReturn
 from legation.approvals.trace.entries import steps_of
 from legation.approvals.trace.step import new_trace_id
-from legation.errors import Conflict, InvalidParams, NotFound
+from legation.errors import (
+    AgentError,
+    Conflict,
+    Forbidden,
+    InvalidParams,
+    LegationError,
+    NotFound,
+    RateLimited,
+    Status,
+    TimedOut,
+    Unavailable,
+)
 from legation.redact import Redactor
 from legation.secret import Secret
 from legation.store.database.transaction import Database
 from legation.wire.acp.updates import ToolCall, ToolKind
 from legation.wire.action import Action, Sort
+from legation.wire.principal import AGENT_NAME_RULE, Principal, is_agent_name
 
 if TYPE_CHECKING:
     import httpx2
@@ -222,3 +238,119 @@ class Toolbox:
                 "cannot find the tool; check its name, or add it to the file of the setting `tools`"
             )
         return tool
+
+
+# Whom a call is for, and what its caller is told.
+
+
+def agent_of(principal: Principal, named: str | None) -> str:
+    """The agent that a call is asked for. `named`: what the body says."""
+    if principal.agent is not None:
+        if named not in (None, principal.agent):
+            raise Forbidden(
+                f"cannot ask for another agent with the token of {principal.agent}; leave `agent` out, or use a token "
+                "of that agent"
+            )
+        return principal.agent
+    if "operate" not in principal.scopes:
+        raise Forbidden(
+            'cannot ask for an agent without the scope "operate"; use a token of the agent itself',
+            {"scope": "operate"},
+        )
+    if named is None:
+        raise InvalidParams(
+            "cannot tell for which agent this is asked: the credential is no agent's; name it with `agent`, or use a "
+            "token of kind `agent`",
+            {"path": "$.agent", "expected": "the name of an agent"},
+        )
+    if not is_agent_name(named):
+        raise InvalidParams(
+            f"cannot ask for an agent of this name; write {AGENT_NAME_RULE}",
+            {"path": "$.agent", "expected": AGENT_NAME_RULE},
+        )
+    return named
+
+
+# Errors (INV-R1).
+
+STOPPING: Final = "stopping"  # why an approval was cancelled, in its trace
+
+
+class Unanswered(TimedOut):
+    """Nobody answered the approval in time: silence is no consent."""
+
+    @property
+    def status(self) -> Status:
+        return Status(408, "Nobody answered in time", 8)
+
+
+class _Quiet(LegationError):
+    """`message` is for the caller; `told` is what anybody else may read."""
+
+    def __init__(
+        self, message: str, data: Mapping[str, object] | None = None, told: str | None = None
+    ) -> None:
+        super().__init__(message, data)
+        self._told = message if told is None else told
+
+    def __str__(self) -> str:
+        return self._told
+
+
+class ToolFailed(_Quiet, AgentError):
+    """The tool could not be reached, refused, or answered with what cannot be used."""
+
+    @property
+    def status(self) -> Status:
+        return Status(502, "Tool failed", 6)
+
+
+class ToolTimedOut(_Quiet, TimedOut):
+    """The tool did not answer in time; whether it has done its work is not known."""
+
+
+class ToolCutOff(_Quiet, Unavailable):
+    """The server stopped before the tool answered; whether it has done its work is not known."""
+
+
+def refused(ruling: DoorResult, why: str | None) -> LegationError:
+    """The error of a ruling that did not pass. `why`: for what an approval was cancelled, as its trace has it."""
+    words = ruling.message or ruling.reason
+    data = _about(ruling)
+    if ruling.limit is not None:
+        data["limit"] = ruling.limit
+        if ruling.retry_after is not None:
+            data["retryAfter"] = ruling.retry_after
+        return RateLimited(words, data)
+    match ruling.outcome:
+        case "expired":
+            return Unanswered(words, data)
+        case "cancelled" if why == STOPPING:
+            return Unavailable(
+                "cannot decide this any more: the server stops; ask again when it is back", data
+            )
+        case "cancelled" | "superseded":
+            return Conflict(f"cannot go on with this call: {words}; ask again", data)
+    return Forbidden(words, data)
+
+
+def failed(ruling: DoorResult, returned: ToolReturn) -> LegationError:
+    """The error of a call that passed and came to no result."""
+    data = _about(ruling)
+    data["status"] = returned.tool_status if isinstance(returned, Failed) else None
+    kind = _KINDS.get(returned.status_code, ToolFailed)
+    begin = f"cannot get a result of {ruling.action.tool}:"
+    return kind(f"{begin} {returned.error}", data, told=f"{begin} see trace {ruling.trace_id}")
+
+
+_KINDS: Final[Mapping[int, type[_Quiet]]] = {499: ToolCutOff, 504: ToolTimedOut}
+
+
+def _about(ruling: DoorResult) -> dict[str, object]:
+    return {
+        "trace_id": ruling.trace_id,
+        "approval_id": ruling.approval_id,
+        "policy_rule": ruling.rule,
+        "decided_by": ruling.by,
+        "outcome": ruling.outcome,
+    }

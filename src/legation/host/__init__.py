@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from legation.host.requests.services import create_default_fs_handler, create_default_terminal_handler
     from legation.store.codec import MemoryBackend as create_memory_storage  # noqa: N813
     from legation.store.jsonl import JsonlBackend as create_jsonl_storage  # noqa: N813
-    from legation.wire.codec import normalize_session_update
+    from legation.wire.event_types import normalize_session_update
 
 __all__ = [
     "AcpError",
@@ -41,7 +41,7 @@ _PLACES = {
     "create_jsonl_storage": "legation.store.jsonl:JsonlBackend",
     "create_memory_storage": "legation.store.codec:MemoryBackend",
     "derive_client_capabilities": "legation.host.requests.handlers:derive_client_capabilities",
-    "normalize_session_update": "legation.wire.codec:normalize_session_update",
+    "normalize_session_update": "legation.wire.event_types:normalize_session_update",
     "resolve_agent_definition": "legation.host.options:resolve_agent_definition",
     "resolve_host_options": "legation.host.options:resolve_host_options",
 }

@@ -20,11 +20,11 @@ from msgspec.structs import replace
 from legation.agents.driver import Driver
 from legation.agents.drivers import open_driver
 from legation.agents.native import DriverContext
+from legation.clock import new_id
 from legation.errors import AgentExited, LegationError, StorageFailed
 from legation.host.options import AgentDefinition
 from legation.host.router import MessageRouter
 from legation.host.session import Session
-from legation.ids import new_id
 from legation.proc import Command, Exit, Pipes, child_environment, reap
 from legation.proc.registry import listed
 from legation.store.datafolder import make_folder

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from legation.agents.rpc import AgentRefused, RpcFault
+from legation.clock import new_id
 from legation.errors import (
     AgentExited,
     Conflict,
@@ -33,8 +34,7 @@ from legation.host.turn import (
     TurnEnd,
     real_path,
 )
-from legation.ids import new_id
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.methods import (
     CreateElicitationRequest,
     CreateElicitationResponse,
@@ -46,8 +46,18 @@ from legation.wire.acp.methods import (
 )
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.updates import ContentBlock, Diff, UserMessageChunk
-from legation.wire.action import EFFECTLESS, MAX_PATH, Action, canonical_path, kind_of
-from legation.wire.ask import ApproveAll, Ask, Decision, RuledApprover, Unasked
+from legation.wire.action import (
+    EFFECTLESS,
+    MAX_PATH,
+    Action,
+    ApproveAll,
+    Ask,
+    Decision,
+    RuledApprover,
+    Unasked,
+    canonical_path,
+    kind_of,
+)
 from legation.wire.event_types import (
     CUT,
     Diagnostic,
@@ -383,7 +393,7 @@ class Conversation:
             raise Conflict(f"cannot steer session {self._session.id}: no turn runs; send it as a message")
         name, limit = self._session.meta.agent_session_id, self._limits.start
         await self._session.agent.steer(name, prompt, limit)
-        self._session.updates([codec.draft(UserMessageChunk(content=block)) for block in prompt])
+        self._session.updates([event_types.draft(UserMessageChunk(content=block)) for block in prompt])
 
     async def cancel(self) -> None:
         """Ask the agent to end the turn; what it waits for is answered `cancelled`. Without a turn nothing is sent."""

@@ -21,13 +21,12 @@ import msgspec
 from legation.agents.rpc import AgentRefused
 from legation.errors import Code, ConfigInvalid, LegationError, TransportClosed
 from legation.host.host import AcpHost
-from legation.host.stream import HOST_STREAM
+from legation.host.lifecycle import HOST_STREAM
 from legation.host.turn import PromptResult
-from legation.wire import codec, jsontext
+from legation.wire import event_types, jsontext
 from legation.wire.acp.methods import CancelledOutcome, McpServer, SelectedOutcome
 from legation.wire.acp.updates import Audio, ConfigOption, EmbeddedResource, Image, ResourceLink, Text, Unread
-from legation.wire.codec import normalize_session_update
-from legation.wire.event_types import Diagnostic, DiagnosticCode, PermissionUpdated
+from legation.wire.event_types import Diagnostic, DiagnosticCode, PermissionUpdated, normalize_session_update
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
 
 SHOWN = 40  # characters of a name that the caller made up, in a message
@@ -201,7 +200,7 @@ class Inbound:
             _log.warning("cannot push permissions any more: %s", error.message)
 
     def _take(self, event: Event) -> None:
-        payload = codec.decode(event) if event.type == PermissionUpdated.event_type() else None
+        payload = event_types.decode(event) if event.type == PermissionUpdated.event_type() else None
         if not isinstance(payload, PermissionUpdated):
             return
         if payload.state == "pending":

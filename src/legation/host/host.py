@@ -21,13 +21,24 @@ from legation.agents.driver import Driver, OpenRequest
 from legation.clock import Clock
 from legation.errors import Conflict, NotFound
 from legation.host.agent import Agent, AgentHomes, Where
-from legation.host.lifecycle import HostCore, SessionRegistry, must_be_unused, must_not_be_anothers
-from legation.host.modes import Offers, OpenedSession, put_into_asking
+from legation.host.lifecycle import (
+    HOST_STREAM,
+    HostCore,
+    HostStream,
+    Listener,
+    Listeners,
+    SessionRegistry,
+    must_be_unused,
+    must_not_be_anothers,
+)
 from legation.host.options import (
     AgentDefinition,
     HostOptions,
     Limits,
+    Offers,
+    OpenedSession,
     SessionPlace,
+    put_into_asking,
     real_folder,
     resolve_agent_definition,
     resolve_host_options,
@@ -36,7 +47,6 @@ from legation.host.requests.asks import Pending
 from legation.host.requests.handlers import Reverse
 from legation.host.requests.services import DefaultFs, DefaultTerminals
 from legation.host.session import Session, Settle
-from legation.host.stream import HOST_STREAM, HostStream, Listener, Listeners
 from legation.host.turn import CutWords, PromptResult
 from legation.proc import ProcessLauncher, Registry, child_environment
 from legation.store.codec import MemoryBackend

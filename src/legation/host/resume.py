@@ -38,13 +38,12 @@ from legation.errors import (
     TransportClosed,
 )
 from legation.host.agent import Agent
-from legation.host.modes import OFFER_TYPES, Offers, OpenedSession, Put, put_into_asking
-from legation.host.options import SessionMeta
+from legation.host.options import OFFER_TYPES, Offers, OpenedSession, Put, SessionMeta, put_into_asking
 from legation.host.router import Held
 from legation.host.session import Session
 from legation.host.turn import CutWords
 from legation.store.stream import Stream
-from legation.wire import codec, jsontext
+from legation.wire import event_types, jsontext
 from legation.wire.acp.methods import McpServer, SessionSetup
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.event_types import (
@@ -286,7 +285,7 @@ async def unfinished_events(stream: Stream, after: int = 0, why: CutWords = _HOS
     async for event in stream.subscribe(after, follow=False):
         if event.type not in _TYPES:
             continue
-        payload = codec.decode(event)
+        payload = event_types.decode(event)
         if isinstance(payload, _OPENING):
             still_open[_opened_name(payload)] = payload
         elif isinstance(payload, _CLOSING):

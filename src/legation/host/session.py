@@ -27,19 +27,20 @@ from legation.errors import (
     SessionClosed,
 )
 from legation.host.conversation import Conversation
-from legation.host.modes import (
+from legation.host.options import (
     OFFER_TYPES,
     Offers,
     Put,
+    SessionMeta,
     must_stay_asking,
     put_into_asking,
+    read_meta,
     setup_facts,
     unasking_mode,
 )
-from legation.host.options import SessionMeta, read_meta
 from legation.host.turn import TOOL_CALL_TYPES
 from legation.store.stream import Receipt, ReservedEvent, Stream
-from legation.wire import codec, jsontext
+from legation.wire import event_types, jsontext
 from legation.wire.acp.methods import McpServer, SessionSetup
 from legation.wire.acp.updates import ConfigOption, SessionInfoUpdate
 from legation.wire.event_types import AgentExited as AgentExitedEvent
@@ -399,7 +400,7 @@ class Session:
 
     async def begin_generation(self, meta: SessionMeta, replay: Sequence[Draft]) -> None:
         """Strict, and one commit: what the agent tells takes the place of what is shown, and `meta` holds."""
-        drafts = [codec.draft(SessionReset(reason="loaded")), *replay]
+        drafts = [event_types.draft(SessionReset(reason="loaded")), *replay]
         numbered = await self.stream.number(drafts)
         await self._in_commit(partial(self.stream.replace, numbered), meta)
 
@@ -520,7 +521,7 @@ class Session:
 
         def fill(told: PermissionAsked) -> None:
             if place is not None:
-                place.fill(codec.draft(told))
+                place.fill(event_types.draft(told))
             self._publish_asked(told)
 
         return fill
@@ -534,7 +535,7 @@ class Session:
 
     def _draft(self, payload: Payload) -> Draft:
         try:
-            return codec.draft(payload)
+            return event_types.draft(payload)
         except UNWRITABLE as error:
             self._core.stream.reject(payload, error, session_id=self.id)
             what = f"cannot record {payload.event_type()} in session {self.id}: no JSON can be made of it"
@@ -554,7 +555,7 @@ class Session:
                 self.has_config |= bool(self.offers.options)  # some name them late
                 looks = True
             elif draft.type == "session-info-update":
-                self._retitle(codec.decode(draft))
+                self._retitle(event_types.decode(draft))
         if looks:  # at the last word of them: what it said before may be of before it was put right
             self._look_at_mode()
 

@@ -26,7 +26,7 @@ from legation.agents.rpc import AgentRefused
 from legation.clock import Clock
 from legation.errors import AgentExited, Cancelled, LegationError, TimedOut, TransportClosed
 from legation.store.stream import Receipt
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.methods import PromptResponse, Usage
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError
 from legation.wire.acp.updates import (
@@ -38,8 +38,7 @@ from legation.wire.acp.updates import (
     ToolCallUpdate,
     merged,
 )
-from legation.wire.action import EFFECTLESS, MAX_PATH, Action
-from legation.wire.ask import Ask, Decision
+from legation.wire.action import EFFECTLESS, MAX_PATH, Action, Ask, Decision
 from legation.wire.event_types import PromptFinished, PromptStarted, TurnState
 from legation.wire.events import CUT, Draft, Payload
 
@@ -191,7 +190,7 @@ class ToolCalls:
 
     def take(self, draft: Draft) -> ToolCallPatch | None:
         """Return all that is known of the call, where this ends it: told once."""
-        call = codec.decode(draft)
+        call = event_types.decode(draft)
         if not isinstance(call, ToolCall | ToolCallUpdate):
             return None
         name = call.tool_call_id

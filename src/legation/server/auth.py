@@ -26,11 +26,10 @@ from starlette.requests import Request
 from legation.clock import Clock
 from legation.errors import Forbidden, LegationError, Unauthenticated
 from legation.secret import Secret
-from legation.server.http.origins import OwnOrigins
+from legation.server.http.request import OwnOrigins
 from legation.store.database.transaction import Database
 from legation.store.identity import tokens
-from legation.store.identity.rights import Standing, level_with, standing
-from legation.store.identity.tokens import CredentialHash, new_token
+from legation.store.identity.tokens import CredentialHash, Standing, level_with, new_token, standing
 from legation.store.identity.workspaces import Installation
 from legation.store.secrets.sealer import Keys, derive, key_bytes
 from legation.wire.principal import ADMIN_SCOPES, SCOPES, Principal

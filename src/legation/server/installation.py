@@ -1,25 +1,29 @@
-"""An installation on disk: its data folder, its database, its keys, and the name of the server that has it."""
+"""An installation on disk: its data folder, its database, its keys, the name of the server that has it, and the
+time that it goes by: the mark of the steady clock (`legation.clock`) is in the database, so that servers that share one agree.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Final, TypeAlias
 
-from legation.clock import Clock
-from legation.errors import ConfigInvalid, Conflict, StorageFailed
-from legation.ids import new_id
+from legation.clock import Clock, SteadyClock, new_id
+from legation.errors import ConfigInvalid, Conflict, LegationError, StorageFailed
 from legation.settings import Settings
 from legation.store.database import migrations
 from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.sqlite import SqliteDatabase
-from legation.store.database.transaction import Database
+from legation.store.database.transaction import Database, Queries, Transaction, only
 from legation.store.datafolder import DATABASE, KEYS, close_folders, cut_off, make_folder
 from legation.store.files import write_all, write_atomically
 from legation.store.secrets.sealer import Keys, load_keys
+from legation.tasks import TaskSet
 
 
 def prepare_folder(folder: Path) -> None:
@@ -95,3 +99,57 @@ def server_name(path: Path) -> str:
             f"cannot keep the server's name in {path}: remove the file, or mend its disk"
         ) from error
     return name
+
+
+# Time.
+
+MARK_EVERY: Final = 30.0  # seconds between two marks: what a clock set back during a restart can regain
+
+Report: TypeAlias = Callable[[str], None]
+"""Gets words on a jump."""
+
+logger = logging.getLogger("legation.clock")
+
+_SQL: Final = Queries("clock")
+
+
+@asynccontextmanager
+async def steady(database: Database, wall: Clock, report: Report) -> AsyncIterator[SteadyClock]:
+    """For as long as the block lasts; it owns the task that keeps the mark."""
+    clock = SteadyClock(wall, await database.transact(_raise_mark, wall.now_ms()))
+    _tell(clock, report)
+    tasks = TaskSet("legation-clock")
+    tasks.start(_keep_again(clock, database, report))
+    try:
+        yield clock
+    finally:
+        await tasks.close()
+        with suppress(LegationError):  # a mark that is half a minute old will do
+            await keep(clock, database)
+
+
+async def _keep_again(clock: SteadyClock, database: Database, report: Report) -> None:
+    while True:
+        await clock.sleep(MARK_EVERY)
+        _tell(clock, report)
+        try:
+            await keep(clock, database)
+        except LegationError as error:  # the next mark says the same
+            logger.warning("cannot keep the time: %s", error)
+
+
+async def keep(clock: SteadyClock, database: Database) -> None:
+    """Raise the mark to now; where another server's is later, go on from that."""
+    clock.go_on_from(await database.transact(_raise_mark, clock.now_ms()))
+
+
+def _tell(clock: SteadyClock, report: Report) -> None:
+    if (words := clock.jump()) is not None:
+        report(words)
+
+
+def _raise_mark(now_ms: int) -> Transaction[int]:
+    row = only((yield _SQL.raise_mark(now=now_ms)))
+    assert row is not None  # it is made or changed, whichever
+    mark: int = row["ms"]
+    return mark

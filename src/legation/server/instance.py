@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import legation
 from legation.approvals.approval import Approval, NoticeKind, NoticeReason
-from legation.approvals.door import Door, DoorOptions
+from legation.approvals.door import Door, DoorOptions, Notify
 from legation.approvals.grants import GrantService
 from legation.approvals.policies import Policies
 from legation.approvals.queue import ApprovalQueue, Attendance, ChangeStream
@@ -21,11 +21,9 @@ from legation.approvals.request import OnCallEnded
 from legation.approvals.trace.chain import Chain, Ledger
 from legation.approvals.trace.step import StepKind
 from legation.approvals.upkeep import approvals_upkeep
-from legation.approvals.wait import Notify
-from legation.clock import Clock
+from legation.clock import Clock, SteadyClock, new_id
 from legation.errors import LegationError, StorageFailed
 from legation.gateway.tools import Toolbox
-from legation.ids import new_id
 from legation.proc import ProcessLauncher, Registry
 from legation.redact import Redactor
 from legation.server.acp.connections import AcpConnections
@@ -38,6 +36,7 @@ from legation.server.installation import (
     load_installation_keys,
     open_database,
     server_name,
+    steady,
 )
 from legation.server.logs import secrets_of
 from legation.server.processes.processes import Processes, record_starts
@@ -53,21 +52,14 @@ from legation.store.blobs.base import LinkSigner, open_blobs
 from legation.store.codec import StorageTrouble
 from legation.store.counters import FORGET_BATCH, Buckets, forget_full
 from legation.store.database.transaction import Database, Queries, Transaction
-from legation.store.datafolder import (
-    EVENTS,
-    KEYS,
-    SERVER,
-    WORK,
-)
+from legation.store.datafolder import EVENTS, KEYS, SERVER, WORK
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.identity.workspaces import bootstrap
 from legation.store.log import EventLog
 from legation.store.secrets.sealer import Sealer
 from legation.store.secrets.vault import Vault, check_keys
 from legation.store.sqlite import SqliteBackend
-from legation.store.steadyclock import SteadyClock, steady
-from legation.wire.codec import draft
-from legation.wire.event_types import Diagnostic, DiagnosticCode, ServerStarted, ServerStopped
+from legation.wire.event_types import Diagnostic, DiagnosticCode, ServerStarted, ServerStopped, draft
 
 if TYPE_CHECKING:
     from legation.server.streaming.hub import StreamSource

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -26,12 +26,17 @@ from legation.secret import Secret
 from legation.settings import LogLevel, Settings
 from legation.store.datafolder import make_folder
 
+if TYPE_CHECKING:
+    from legation.server.http.app import RequestSummary
+
 QUEUE_LINES: Final = 10_000  # that may wait for a slow disk or terminal
 FILE_BYTES: Final = 10 * 1024 * 1024
 FILES_KEPT: Final = 5
 END_LIMIT: Final = 0.5  # seconds: the reader's time to take the last lines
 _TOKEN: Final = re.compile(r"lgn_[A-Za-z0-9_-]{8,}")
 _IDS: Final = ("request_id", "workspace", "principal", "method", "route", "status", "ms", "stream")
+
+access_logger = logging.getLogger("legation.access")
 
 
 class JsonLogFormatter(logging.Formatter):
@@ -179,3 +184,18 @@ def secrets_of(settings: Settings) -> Iterator[Secret]:
         password = unquote(urlsplit(settings.database_url.reveal()).password or "")
         if len(password.encode()) >= MIN_BYTES:
             yield Secret(password, "database-password")
+
+
+def log_request(summary: RequestSummary) -> None:
+    access_logger.info(
+        "%s %s %d",
+        summary.method,
+        summary.route or "-",
+        summary.status,
+        extra={
+            "request_id": summary.request_id,
+            "principal": summary.principal,
+            "workspace": summary.workspace,
+            "ms": round(summary.seconds * 1000, 1),
+        },
+    )

@@ -22,8 +22,7 @@ from legation.clock import Clock
 from legation.errors import ConfigInvalid, Conflict, Forbidden, LegationError
 from legation.proc.registry import listed
 from legation.server.address import LOOPBACK_NAMES, listen
-from legation.server.http.app import App, AppOptions
-from legation.server.http.response import request_id, write_problem
+from legation.server.http.app import App, AppOptions, request_id, write_problem
 from legation.server.http.routes import Authenticate, Routes
 from legation.server.sessions.hosts import CHILDREN
 from legation.wire.principal import Principal

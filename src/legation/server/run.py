@@ -25,13 +25,12 @@ from legation.errors import ConfigInvalid, StorageFailed
 from legation.redact import Redactor
 from legation.server import requirements
 from legation.server.auth import make_authenticate
-from legation.server.http.app import AppOptions, RequestSummary, make_app
-from legation.server.http.metrics import Metrics
+from legation.server.http.app import AppOptions, Metrics, make_app
 from legation.server.http.server import Tls, UvicornServer
 from legation.server.http.server import run as run_loop
 from legation.server.installation import prepare_folder
 from legation.server.instance import Mode, Services, open_instance
-from legation.server.logs import level_of, logging_to, secrets_of
+from legation.server.logs import level_of, log_request, logging_to, secrets_of
 from legation.server.mesh import HOSTS, agents_running, mesh_app, mesh_url, take_mesh
 from legation.server.processes.websocket import WebSocketUpgrades
 from legation.server.routes import MESH_ROUTES, ROUTES
@@ -43,7 +42,6 @@ from legation.store.files import write_atomically
 from legation.wire.api.server import SERVER_FILE, ServerFile
 
 logger = logging.getLogger("legation.server")
-access_logger = logging.getLogger("legation.access")
 
 # Seconds for which the loop may keep a thread from going on. The writer of the log needs its turn a few times for each
 # commit. It must be shorter than a turn of the loop beside a busy agent: uvloop lets go of the interpreter between two
@@ -195,7 +193,7 @@ def _options(services: Services) -> AppOptions:
         allowed_hosts=services.address.hosts,
         clock=services.clock,
         metrics=metrics,
-        on_request=_log_request,
+        on_request=log_request,
     )
 
 
@@ -253,21 +251,6 @@ def _stops(server: UvicornServer, *, with_parent: bool) -> Iterator[None]:
         loop.remove_signal_handler(signal.SIGHUP)
         if with_parent:
             loop.remove_reader(sys.stdin.fileno())
-
-
-def _log_request(summary: RequestSummary) -> None:
-    access_logger.info(
-        "%s %s %d",
-        summary.method,
-        summary.route or "-",
-        summary.status,
-        extra={
-            "request_id": summary.request_id,
-            "principal": summary.principal,
-            "workspace": summary.workspace,
-            "ms": round(summary.seconds * 1000, 1),
-        },
-    )
 
 
 def _log_target(settings: Settings, mode: Mode) -> Path | int:

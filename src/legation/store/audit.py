@@ -10,8 +10,8 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from legation.clock import new_id
 from legation.errors import InternalError
-from legation.ids import new_id
 from legation.store.database.transaction import Queries, Row, Transaction
 from legation.store.secrets.sealer import must_be_plain
 from legation.wire.api.identity import AuditEntry

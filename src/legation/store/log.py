@@ -20,9 +20,8 @@ from contextlib import suppress
 from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import quote
 
-from legation.clock import Clock, SystemClock
+from legation.clock import Clock, SystemClock, new_id
 from legation.errors import Conflict, InvalidParams, NotFound, StorageFailed
-from legation.ids import new_id
 from legation.store.codec import (
     Append,
     Backend,

@@ -32,8 +32,8 @@ from legation.store.codec import (
     StreamInfo,
     merge_appends,
 )
+from legation.store.database.sqlite import BUSY_LIMIT, connect
 from legation.store.files import FolderLock
-from legation.store.sqlitefile import BUSY_LIMIT, connect
 from legation.wire.events import Event
 
 VERSION = 4

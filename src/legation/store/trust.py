@@ -19,8 +19,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from legation.clock import new_id
 from legation.errors import ConfigInvalid, Forbidden, InvalidParams, NotFound, TooLarge
-from legation.ids import new_id
 from legation.store import files
 
 FOLDER: Final = "trust"  # of the data folder

@@ -14,7 +14,7 @@ from legation.host.options import AgentDefinition
 from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.wire.acp.updates import Text
-from legation.wire.ask import Ask, Decision
+from legation.wire.action import Ask, Decision
 
 pytestmark = pytest.mark.heavy
 

@@ -22,7 +22,7 @@ from legation.host.session import Session
 from legation.testing.replay import Replay
 from legation.wire.acp.methods import CreateElicitationResponse
 from legation.wire.acp.updates import Text
-from legation.wire.ask import Decision
+from legation.wire.action import Decision
 
 READY = {"commands": [], "models": [], "hooks_applied": True}
 HELLO = {"type": "control_request", "request": {"subtype": "initialize"}, "request_id": "legation_1"}

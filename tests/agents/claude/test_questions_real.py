@@ -13,11 +13,8 @@ from tests.agents.claude.recorded_claude import Person
 from tests.host.rig import YES, Hand, modes_told, of_type
 
 from legation.testing.model import ToolCall
-from legation.wire.acp.methods import (
-    CreateElicitationResponse,
-    ElicitationValue,
-)
-from legation.wire.ask import Decision
+from legation.wire.acp.methods import CreateElicitationResponse, ElicitationValue
+from legation.wire.action import Decision
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 

@@ -12,7 +12,7 @@ from tests.host.rig import YES, Hand, of_type, until
 
 from legation.testing.model import Stall, Text, Thinking, ToolCall, Usage
 from legation.wire.acp.updates import Text as Prompt
-from legation.wire.ask import Decision, DenyAll
+from legation.wire.action import Decision, DenyAll
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 

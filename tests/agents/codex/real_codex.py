@@ -12,10 +12,10 @@ from typing import Any
 from tests.host.rig import Hand, Rig, of_type, rig
 
 from legation.agents.codex import CodexAgent
+from legation.clock import new_id
 from legation.host.options import AgentDefinition
 from legation.host.session import Session
 from legation.host.turn import PromptResult
-from legation.ids import new_id
 from legation.testing.model import ScriptedModel, ToolCall
 from legation.testing.model.openai_responses import OpenAiResponsesWire
 from legation.wire.acp.methods import McpServer

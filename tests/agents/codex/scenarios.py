@@ -34,7 +34,7 @@ from legation.proc import ProcessLauncher
 from legation.testing.model import ScriptedModel, Text, Thinking, ToolCall
 from legation.testing.recorder import Recorder
 from legation.wire.acp.methods import McpServer
-from legation.wire.ask import Decision
+from legation.wire.action import Decision
 
 RECORDINGS = Path(__file__).with_name("recordings")
 KEPT_MODELS = ("gpt-5.5", "gpt-6.1-sol")

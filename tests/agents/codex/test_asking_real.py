@@ -25,7 +25,7 @@ from tests.host.rig import NO, YES, modes_told, of_type, until
 
 from legation.testing.model import Text, ToolCall
 from legation.wire.acp.methods import CreateElicitationResponse, McpServer
-from legation.wire.ask import ApproveAll
+from legation.wire.action import ApproveAll
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 

@@ -15,7 +15,7 @@ from tests.host.rig import NO, YES, Hand, of_type, say_for_the_agent, until_stat
 from legation.errors import AgentExited
 from legation.testing.model import Text
 from legation.wire.acp.updates import Text as Prompt
-from legation.wire.ask import ApproveAll
+from legation.wire.action import ApproveAll
 
 PATIENCE = 10.0  # seconds for a killed process to be gone: the kernel's time
 

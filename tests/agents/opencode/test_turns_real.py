@@ -11,7 +11,7 @@ from tests.agents.opencode.real_opencode import RealOpencode, open_opencode
 from tests.host.rig import NO, YES, Hand, until_type
 
 from legation.testing.model import Text, Thinking, ToolCall, Usage
-from legation.wire.ask import DenyAll
+from legation.wire.action import DenyAll
 
 pytestmark = [
     pytest.mark.network,

@@ -7,7 +7,7 @@ import pytest
 from tests.agents.rehearsal.raw_client import WAIT, Played, RawClient, choose
 from tests.programs import needs_git
 
-from legation.agents.rehearsal.demo_repo import make_demo_repo
+from legation.cli.demo import make_demo_repo
 
 pytestmark = pytest.mark.heavy
 

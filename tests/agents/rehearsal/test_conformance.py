@@ -9,7 +9,7 @@ from acp import schema
 from pydantic import BaseModel, TypeAdapter
 from tests.agents.rehearsal.raw_client import RawClient
 
-from legation.agents.rehearsal.demo_repo import make_demo_repo
+from legation.cli.demo import make_demo_repo
 
 REQUESTS: dict[str, Any] = {
     "session/request_permission": schema.RequestPermissionRequest,

@@ -7,7 +7,7 @@ import pytest
 from tests.agents.rehearsal.raw_client import WAIT
 from tests.programs import needs_git
 
-from legation.agents.rehearsal.demo_repo import FILES, make_demo_repo
+from legation.cli.demo import FILES, make_demo_repo
 
 
 def test_one_test_of_four_fails(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from legation.server.acp.messages import LONG, Updates
 from legation.store.codec import Op
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.event_types import SessionReset, SessionStatus
 from legation.wire.events import Draft, span_of
 
@@ -94,18 +94,20 @@ async def test_it_is_over_when_the_session_has_said_so_and_is_closed(tmp_path: P
         ended = list[SessionFollower]()
         follower = SessionFollower("ses_1", session, ConnectionLog(log, told), lambda *_: None, ended.append)
         follower.start()
-        await session.append([codec.draft(SessionStatus(status="closed"))])
+        await session.append([event_types.draft(SessionStatus(status="closed"))])
         await follower.reached(1)
-        await session.append([codec.draft(SessionStatus(status="active", reason="it could not be closed"))])
+        await session.append(
+            [event_types.draft(SessionStatus(status="active", reason="it could not be closed"))]
+        )
         await session.close()
         late = SessionFollower("ses_1", session, ConnectionLog(log, told), lambda *_: None, ended.append)
         await late.skip()
         late.start()
-        await session.replace([codec.draft(SessionReset(reason="loaded"))])
+        await session.replace([event_types.draft(SessionReset(reason="loaded"))])
         for each in (follower, late):
             await each.reached(session.head)
         assert (ended, follower.seq, late.seq) == ([], 3, 3)
-        active, closed = (codec.draft(SessionStatus(status=each)) for each in ("active", "closed"))
+        active, closed = (event_types.draft(SessionStatus(status=each)) for each in ("active", "closed"))
         session.append([active, UPDATE, closed])
         await session.close()
         while len(ended) < 2:

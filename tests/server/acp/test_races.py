@@ -15,7 +15,7 @@ from legation.host.host import AcpHost
 from legation.host.session import Session
 from legation.server.acp.connections import IDLE
 from legation.server.sessions.agents import LOOK_EVERY, AgentSlot
-from legation.server.sessions.secrets import SealedServers
+from legation.server.sessions.record import SealedServers
 from legation.store.stream import Stream
 from legation.wire.acp.updates import Text
 

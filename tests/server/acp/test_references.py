@@ -28,7 +28,7 @@ from legation.server.streaming.hub import Hub
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.store.stream import Stream
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.event_types import ExtensionMessage, SessionReset
 from legation.wire.events import Draft, Event, params_draft, span_of
 
@@ -150,7 +150,7 @@ async def test_what_was_told_of_an_earlier_generation_is_shown_for_ever(
             await played(talk, session, "recall")
             before = await lines(talk)
             stream = await talk.rig.services.log.stream(session)
-            await stream.replace([codec.draft(SessionReset(reason="loaded"))])
+            await stream.replace([event_types.draft(SessionReset(reason="loaded"))])
             assert await lines(talk) == before
         async with open_session_client(tmp_path, request) as talk:
             assert await lines(talk) == before
@@ -303,7 +303,7 @@ async def test_what_a_vendor_says_is_a_reference_too_in_its_place(tmp_path: Path
         stream = await made.session("ses_1")
         told = ExtensionMessage(method="_x/told", params={"sessionId": "theirs", "a": 1})
         asked = ExtensionMessage(method="_x/asked", params={}, request=True)
-        await stream.append([update("a"), codec.draft(told), codec.draft(asked), update("b")])
+        await stream.append([update("a"), event_types.draft(told), event_types.draft(asked), update("b")])
         await made.told("ses_1")
         found = await read(ConnectionSource(log, made.outlet.stream))
         notification = b'{"jsonrpc":"2.0","method":"_x/told","params":{"sessionId":"ses_1","a":1}}'
@@ -496,7 +496,7 @@ def test_whoever_reads_gets_the_lines_of_what_there_is_under_their_numbers(
             elif act == "reset":
                 stream = await made.session(name)
                 await made.followers.pop(name).stop()  # the next one begins behind it
-                await stream.replace([codec.draft(SessionReset(reason="loaded"))])
+                await stream.replace([event_types.draft(SessionReset(reason="loaded"))])
             elif act == "delete":
                 stream = await made.session(name)
                 await made.followers.pop(name).stop()

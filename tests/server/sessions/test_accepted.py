@@ -33,7 +33,7 @@ from legation.server.sessions.record import (
 )
 from legation.store.codec import Op, SetMeta
 from legation.store.sqlite import SqliteBackend
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.updates import SessionInfoUpdate
 from legation.wire.universal.shapes import Metadata
 
@@ -103,7 +103,7 @@ class Owner:
 
     async def retitle(self) -> None:
         if self.record.session is not None:
-            self.record.session.updates([codec.draft(SessionInfoUpdate(title="Another"))])
+            self.record.session.updates([event_types.draft(SessionInfoUpdate(title="Another"))])
 
     async def rest(self) -> None:
         if self.record.session is not None:

@@ -3,7 +3,7 @@
 import pytest
 
 from legation.errors import CapabilityUnsupported, Forbidden, InvalidParams
-from legation.host.modes import Offers, asks, current_mode
+from legation.host.options import Offers, asks, current_mode
 from legation.server.sessions.options import Wanted, choose, left_in
 from legation.server.sessions.record import Details
 from legation.wire.acp.updates import SelectChoice, SelectOption, SessionMode, SessionModeState

@@ -248,7 +248,7 @@ AFTER_THAT = [
     ("legation.server.sessions.service:SessionService._delete", 1),
     ("legation.host.session:Session.end", 1),
     ("legation.approvals.queue:ApprovalQueue.supersede_session", 1),
-    ("legation.server.sessions.secrets:SealedServers.destroy", 1),
+    ("legation.server.sessions.record:SealedServers.destroy", 1),
     ("legation.server.sessions.service:SessionService._remove_folder", 1),
     ("legation.store.stream:Stream.delete", 1),
     ("legation.server.sessions.record:SessionRecords.delete", 1),

@@ -14,7 +14,7 @@ from tests.server.sessions.session_client import SessionClient, open_session_cli
 from legation.approvals.grants import new_grant_id
 from legation.errors import Unavailable
 from legation.server.sessions import agents
-from legation.server.sessions.secrets import Owner, SealedServers
+from legation.server.sessions.record import Owner, SealedServers
 from legation.server.sessions.service import UNSETTLED, SessionService
 from legation.wire.action import MAX_PATH
 from legation.wire.api.approvals import NewGrant

@@ -11,7 +11,7 @@ from legation.server.sessions.messages import MessageQueue
 from legation.server.sessions.record import Begun, Details, QueuedMessage, SessionRecord, SessionRecords
 from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.event_types import PromptStarted
 from legation.wire.universal.shapes import Metadata
 
@@ -48,7 +48,9 @@ async def test_a_message_waits_unless_its_own_prompt_stands_in_the_log(case: Cas
         records.add(record)
         await records.save(record, replace(details, begun=Begun(message=case.message, after=0)))
         for number, name in enumerate(case.prompted):
-            await stream.append([codec.draft(PromptStarted(turn=f"trn_{number}", prompt=(), message=name))])
+            await stream.append(
+                [event_types.draft(PromptStarted(turn=f"trn_{number}", prompt=(), message=name))]
+            )
         agents = SessionAgents.__new__(SessionAgents)  # of which nothing is asked
         await MessageQueue(records, agents, log, log.clock).recover()
         assert record.details.begun is None

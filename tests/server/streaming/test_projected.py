@@ -12,7 +12,7 @@ from tests.server.streaming.events_server import FACTS, drafts, whole_fold
 from tests.wire.universal.logs import ACTIVE, Entry, asked, block, call, change, chunk, output, turn
 
 from legation.clock import SystemClock
-from legation.server.streaming.checkpoints import FOLDS, MOST_HELD, Checkpoints, Schema, framed_row, row
+from legation.server.streaming.checkpoints import FOLDS, MOST_HELD, Checkpoints, Schema
 from legation.server.streaming.hub import Hub
 from legation.server.streaming.projection import (
     STEP,
@@ -20,8 +20,10 @@ from legation.server.streaming.projection import (
     ProjectedSource,
     WantedRows,
     _parts,
+    framed_row,
     frames,
     project,
+    row,
     steps,
 )
 from legation.server.streaming.sse import CHUNK_BYTES

@@ -24,8 +24,7 @@ from legation.clock import SystemClock
 from legation.errors import PromptInFlight
 from legation.server.streaming.checkpoints import Schema
 from legation.server.streaming.hub import KEEP_ALIVE, Credential, Hub
-from legation.server.streaming.projection import project
-from legation.server.streaming.turn import TurnCursor, TurnReader
+from legation.server.streaming.projection import TurnCursor, TurnReader, project
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.testing.clock import FakeClock

@@ -14,9 +14,8 @@ from legation.approvals.request import EffectToken
 from legation.approvals.transitions import get
 from legation.host.agent import Where
 from legation.host.requests.door_approver import DoorApprover
-from legation.wire.action import Action
+from legation.wire.action import Action, Ask
 from legation.wire.api.approvals import NewGrant
-from legation.wire.ask import Ask
 
 pytestmark = pytest.mark.heavy
 

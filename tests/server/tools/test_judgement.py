@@ -17,9 +17,8 @@ from legation.host.agent import Where
 from legation.host.requests.door_approver import DoorApprover
 from legation.server.routes import policy, tools
 from legation.store.counters import Limit
-from legation.wire.action import MAX_PLACES, Action
+from legation.wire.action import MAX_PLACES, Action, Ask
 from legation.wire.api.approvals import NewGrant
-from legation.wire.ask import Ask
 
 pytestmark = pytest.mark.heavy
 

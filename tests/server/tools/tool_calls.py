@@ -19,7 +19,7 @@ from legation.approvals.approval import Approval
 from legation.approvals.trace import entries
 from legation.approvals.trace.chain import Chain, verify
 from legation.approvals.trace.step import StepKind
-from legation.ids import new_id
+from legation.clock import new_id
 from legation.store.identity import tokens
 from legation.store.identity.tokens import CredentialHash, Hashed, hint_of, new_token
 from legation.wire.api.approvals import TraceDetail

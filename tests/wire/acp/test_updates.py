@@ -23,7 +23,7 @@ from legation.wire.acp.updates import (
     decode_update,
     merged,
 )
-from legation.wire.codec import decode, draft
+from legation.wire.event_types import decode, draft
 
 
 def read(update: object) -> SessionUpdate | Unrecognized:

@@ -3,12 +3,18 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.methods import PermissionOption
 from legation.wire.acp.updates import Text
 from legation.wire.action import Action
-from legation.wire.codec import Known
-from legation.wire.event_types import PermissionAsked, PromptFinished, PromptStarted, SessionStatus, TurnState
+from legation.wire.event_types import (
+    Known,
+    PermissionAsked,
+    PromptFinished,
+    PromptStarted,
+    SessionStatus,
+    TurnState,
+)
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event, update_type
 
 AT = 1_790_000_000_123
@@ -40,7 +46,7 @@ def _draft(entry: Entry) -> Draft:
         return entry
     if isinstance(entry, Mapping):
         entry = json.dumps(entry).encode()
-    return Draft(update_type(entry), entry) if isinstance(entry, bytes) else codec.draft(entry)
+    return Draft(update_type(entry), entry) if isinstance(entry, bytes) else event_types.draft(entry)
 
 
 def chunk(text: str, message: str | None = None, kind: str = "agent_message") -> dict[str, object]:

@@ -30,8 +30,8 @@ from legation.agents.amp.options import Flags
 from legation.agents.claude.messages import UserBody
 from legation.agents.native import NativeAgent, PermissionDecision
 from legation.agents.rpc import REQUESTS_AT_ONCE
+from legation.clock import new_id
 from legation.errors import AgentError, ConfigInvalid
-from legation.ids import new_id
 from legation.store.datafolder import make_folder
 from legation.tasks import TaskSet
 from legation.wire import jsontext

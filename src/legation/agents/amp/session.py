@@ -28,8 +28,8 @@ from legation.agents.claude.translate import usage_of
 from legation.agents.driver import OpenRequest
 from legation.agents.native import DriverContext, PendingReply, read_lines
 from legation.agents.rpc import SHOWN_BYTES, WRITE_TIMEOUT, AgentRefused, skipped
+from legation.clock import new_id
 from legation.errors import AgentError, LegationError, TimedOut, Unavailable
-from legation.ids import new_id
 from legation.proc import Child, Command, Exit
 from legation.store.datafolder import make_folder
 from legation.wire.acp.methods import PromptResponse

@@ -17,8 +17,8 @@ from legation.agents.driver import PromptBlocks
 from legation.agents.messages import READ_ERRORS, fit
 from legation.agents.native import block_text
 from legation.agents.rpc import STDERR_SHOWN, AgentRefused, exited
+from legation.clock import new_id
 from legation.errors import InvalidParams, LegationError
-from legation.ids import new_id
 from legation.proc import Exit
 from legation.wire import jsontext
 from legation.wire.acp.rpc import AgentMethod, ErrorCode, RpcError

@@ -28,6 +28,7 @@ from legation.agents.drivers import DriverName
 from legation.agents.install.folder import InstalledAgent, InstallFolder, Verified, verify
 from legation.agents.install.installer import Progress, install, uninstall, unseen
 from legation.agents.install.lock import Lock, TargetMachine, here, shipped
+from legation.clock import new_id
 from legation.errors import (
     CapabilityUnsupported,
     InvalidParams,
@@ -36,7 +37,6 @@ from legation.errors import (
     StorageFailed,
     Unavailable,
 )
-from legation.ids import new_id
 from legation.secret import Secret
 from legation.store.datafolder import make_folder
 

@@ -26,11 +26,7 @@ from legation.agents.rpc import REQUESTS_AT_ONCE, AgentRefused
 from legation.errors import LegationError, TimedOut
 from legation.proc import Child
 from legation.wire import jsontext
-from legation.wire.acp.methods import (
-    CreateElicitationRequest,
-    CreateElicitationResponse,
-    ElicitationValue,
-)
+from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse, ElicitationValue
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.updates import ToolCallPatch, ToolCallUpdate
 

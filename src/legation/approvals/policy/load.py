@@ -19,7 +19,7 @@ import stat
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -328,3 +328,6 @@ def starter(name: str) -> Starter:
 def _starter(name: str) -> Starter:
     text = (_FOLDER / f"{name}{_SUFFIX}").read_text(encoding="utf-8")
     return Starter(name, text.splitlines()[0].removeprefix("# "), text)
+
+
+T = TypeVar("T")

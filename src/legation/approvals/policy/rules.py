@@ -7,13 +7,15 @@ INV-P4  A command line is decided part by part, and the strictest verdict counts
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -21,6 +23,7 @@ from legation.approvals.policy.automaton import Budget
 from legation.approvals.policy.conditions import PLACES, ActionView, Condition
 from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.patterns import go_glob, is_literal, literal_prefix
+from legation.approvals.policy.shell.lines import prepare
 from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth
 from legation.wire.action import Action, RuleAction
 
@@ -38,6 +41,7 @@ _KEPT_CALLS: Final = 4096
 _KEPT_LENGTH: Final = 200
 _MOST: Final = 1e15  # beyond it a float no longer counts in single cents
 
+T = TypeVar("T")
 RuleOutcome: TypeAlias = Literal["matches", "may match", "no match"]
 UnaskedWord: TypeAlias = Literal["stop", "warn"]
 """What happens to a turn in which something was done that should have been asked about."""
@@ -395,3 +399,32 @@ class PolicySet:
                         yield rule
                         if rule.when is None:
                             return  # nothing behind it is ever reached
+
+
+# Verdicts off the loop.
+
+# A decision looks at the disk, which may be slow or far away: never on the loop that serves everybody, and not in the
+# threads that others need.
+_JUDGES: Final = ThreadPoolExecutor(4, "legation-judge")
+
+
+async def off_loop(work: Callable[..., T], *args: object) -> T:
+    """Run what looks at where paths lead."""
+    return await asyncio.get_running_loop().run_in_executor(_JUDGES, work, *args)
+
+
+async def evaluate(policies: PolicySet, action: Action, facts: Facts) -> tuple[Verdict, Facts]:
+    """Find the verdict, and the facts that it was found with: grants are asked with those, without another look."""
+    if action.command is not None:  # else there are no lines to read
+        facts = await prepare(action, facts)
+    seen = facts.once()
+    return await off_loop(_judge_seen, policies, action, seen), seen
+
+
+def _judge_seen(policies: PolicySet, action: Action, seen: Facts) -> Verdict:
+    verdict = policies.decide(action, seen)
+    if verdict.action in ("supervisor", "human_approval"):  # grants ask for it, and the loop must not look
+        if seen.workspace is not None:
+            seen.root("$WORKSPACE")
+        seen.places(action.paths)
+    return verdict

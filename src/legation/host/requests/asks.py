@@ -22,10 +22,9 @@ from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
 from msgspec.structs import replace
 
 from legation.agents.rpc import UNWRITABLE, RpcFault
-from legation.clock import Clock
+from legation.clock import Clock, new_id
 from legation.errors import AlreadyAnswered, InvalidParams, NotFound
 from legation.host.requests.handlers import QuestionHandler, question_modes
-from legation.ids import new_id
 from legation.store.stream import Receipt
 from legation.tasks import TaskSet
 from legation.wire import jsontext
@@ -40,7 +39,7 @@ from legation.wire.acp.methods import (
     SelectedOutcome,
 )
 from legation.wire.acp.rpc import ErrorCode, Meta
-from legation.wire.ask import (
+from legation.wire.action import (
     Approver,
     Ask,
     Decision,

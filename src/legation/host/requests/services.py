@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Final, Generic, Self, TypeAlias, TypeVar
 
 from legation.agents.rpc import RpcFault
+from legation.clock import new_id
 from legation.errors import ConfigInvalid, Forbidden, InvalidParams, LegationError
-from legation.ids import new_id
 from legation.proc import Child, Command, Exit, Launcher, Pipes, ProcessLauncher
 from legation.store.datafolder import new_mode
 from legation.store.files import FOLDER, READ, open_below

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from legation.agents.messages import RpcMessage, read_error
+from legation.clock import new_id
 from legation.errors import LegationError, TransportClosed
-from legation.ids import new_id
 from legation.server.acp.log import ConnectionLog
 from legation.server.acp.messages import key_of, notification_line, request_line
 from legation.server.sessions.clients import ClientAnswer

@@ -31,7 +31,7 @@ from legation.server.streaming.sse import CHUNK_BYTES, Frames, as_utf8, first_ch
 from legation.store.codec import REFERENCE, reference, referred_stream, split_reference
 from legation.store.log import READ_BYTES, EventLog
 from legation.store.stream import GenerationRange, Receipt, Stream, Subscription, size_of
-from legation.wire import codec, jsontext
+from legation.wire import event_types, jsontext
 from legation.wire.event_types import (
     AgentExited,
     PermissionAnswered,
@@ -175,7 +175,7 @@ class SessionFollower:
         """Keep what was asked before this client came, and waits for an answer still."""
         for event in events:
             if event.type in _QUESTIONS:
-                payload = codec.decode(event)
+                payload = event_types.decode(event)
                 if isinstance(payload, PermissionAsked | QuestionAsked):
                     self._open[payload.id] = payload
                 elif isinstance(payload, PermissionAnswered | QuestionAnswered):
@@ -237,7 +237,7 @@ class SessionFollower:
             self._muted = True
         elif event.type == _STATUS:
             self._muted = False
-        payload = codec.decode(event)
+        payload = event_types.decode(event)
         if isinstance(payload, SessionStatus) and self._events is not None:
             self._events.until_closed = payload.status == "closed"
         self._noted(self.session_id, payload)
@@ -343,7 +343,7 @@ def facts_told(event: Event) -> list[Told]:
 
 def _said_by_user(event: Event) -> list[Told]:
     blocks = _members(event.raw).get("prompt")
-    if not isinstance(codec.decode(event), PromptStarted) or not isinstance(blocks, list):
+    if not isinstance(event_types.decode(event), PromptStarted) or not isinstance(blocks, list):
         return []
     updates = [{"sessionUpdate": "user_message_chunk", "content": block} for block in blocks]
     return [Draft(_SAID, jsontext.write(update)) for update in updates]

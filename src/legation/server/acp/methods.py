@@ -20,12 +20,12 @@ import msgspec
 
 from legation import __version__
 from legation.agents.rpc import AgentRefused
+from legation.clock import new_id
 from legation.errors import AgentExited as AgentHasExited
 from legation.errors import InvalidParams, LegationError, NotFound, TransportClosed
 from legation.host.endpoint import what_is_wrong
 from legation.host.options import MAX_DIRECTORIES, SessionPlace
 from legation.host.session import Session
-from legation.ids import new_id
 from legation.server.acp.log import SessionFollower, Setup
 from legation.server.sessions.record import SessionRecord, must_be_open, must_be_session_id
 from legation.server.sessions.service import SessionService

@@ -4,137 +4,351 @@ INV-1  The order is fixed: Host, address and method, credential, scope, paramete
        A caller without a valid credential learns nothing about what a valid request looks like.
 INV-2  Whatever happens, the answer is one of ours: a problem with the request's id, never a traceback.
 
-It is plain ASGI: one task a request, one authentication, one decode, one encode, one pair of sends.
+It is plain ASGI: one task a request, one authentication, one decode, one encode, one pair of sends. An answer is what the
+handler returned, or a problem (RFC 9457), with the headers that every answer carries.
+
+Each request is counted, for Prometheus, in its text format. Label values are names of ours (routes, methods, classes),
+never what a caller sent: every new combination is kept for good. The counters are our own, because a request counts
+twice: prometheus-client takes six times as long for it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from legation import __version__
-from legation.clock import Clock, SystemClock
+from legation.clock import Clock, SystemClock, new_id
 from legation.errors import (
     ConfigInvalid,
+    Conflict,
     InternalError,
-    InvalidParams,
     LegationError,
     MethodNotAllowed,
     NotFound,
+    RateLimited,
     StorageFailed,
+    Unauthenticated,
+    Unavailable,
+    problem,
 )
-from legation.server.http.metrics import Metrics, metrics_routes
-from legation.server.http.openapi import Json, openapi
-from legation.server.http.origins import Hosts, Origins
+from legation.server.http.openapi import PROBLEM_MEDIA, Json, openapi
 from legation.server.http.pages import docs_routes
-from legation.server.http.request import BodyReader, decode_segment, read_parameters
-from legation.server.http.response import StampedSend, Written, request_id, write, write_problem
-from legation.server.http.routes import NOBODY, Access, Authenticate, Call, Operation, Routes
+from legation.server.http.request import BodyReader, Headers, Hosts, Origins, read_parameters
+from legation.server.http.routes import (
+    NOBODY,
+    Access,
+    Authenticate,
+    Call,
+    Operation,
+    RouteReply,
+    Routes,
+    RouteTable,
+    needs,
+)
+from legation.wire import jsontext
 from legation.wire.principal import Principal
 
 if TYPE_CHECKING:
     from legation.server.instance import Services
 
 
+# Figures.
+
+MEDIA: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+# Seconds: from an answer out of memory to one that waited for a database in trouble.
+DURATIONS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+Labels = tuple[str, ...]
+M = TypeVar("M", "Counter", "Gauge", "Histogram")
+
+
+class Counter:
+    """A figure that only grows."""
+
+    kind = "counter"
+
+    def __init__(self, name: str, help_text: str, labels: Sequence[str]) -> None:
+        self.name, self.help, self.labels = name, help_text, tuple(labels)
+        self._values: dict[Labels, float] = {} if labels else {(): 0}
+
+    def inc(self, *labels: str, by: float = 1) -> None:
+        if labels not in self._values:
+            _check(self.labels, labels)
+            self._values[labels] = 0
+        self._values[labels] += by
+
+    def lines(self) -> Iterator[str]:
+        for labels, value in self._values.items():
+            yield _line(self.name, self.labels, labels, value)
+
+
+class Gauge(Counter):
+    """A figure that goes up and down. With `read` its value is asked for when the figures are."""
+
+    kind = "gauge"
+
+    def __init__(
+        self, name: str, help_text: str, labels: Sequence[str], read: Callable[[], float] | None
+    ) -> None:
+        super().__init__(name, help_text, labels)
+        self._read = read
+
+    def set(self, value: float, *labels: str) -> None:
+        _check(self.labels, labels)
+        self._values[labels] = value
+
+    def dec(self, *labels: str, by: float = 1) -> None:
+        self.inc(*labels, by=-by)
+
+    def lines(self) -> Iterator[str]:
+        if self._read is not None:
+            self._values[()] = self._read()
+        return super().lines()
+
+
+class Histogram:
+    kind = "histogram"
+
+    def __init__(self, name: str, help_text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
+        self.name, self.help, self.labels = name, help_text, tuple(labels)
+        self._bounds = sorted(bounds)
+        self._values: dict[Labels, tuple[list[int], list[float]]] = {}  # counts by bucket, [sum]
+
+    def observe(self, value: float, *labels: str) -> None:
+        found = self._values.get(labels)
+        if found is None:
+            _check(self.labels, labels)
+            found = self._values[labels] = [0] * (len(self._bounds) + 1), [0.0]
+        found[0][bisect_left(self._bounds, value)] += 1
+        found[1][0] += value
+
+    def lines(self) -> Iterator[str]:
+        names = (*self.labels, "le")
+        for labels, (counts, total) in self._values.items():
+            upto = 0
+            for bound, count in zip([*map(_number, self._bounds), "+Inf"], counts, strict=True):
+                upto += count
+                yield _line(f"{self.name}_bucket", names, (*labels, bound), upto)
+            yield _line(f"{self.name}_sum", self.labels, labels, total[0])
+            yield _line(f"{self.name}_count", self.labels, labels, upto)
+
+
+class Metrics:
+    """The figures of one server."""
+
+    def __init__(self) -> None:
+        self._all: dict[str, Counter | Gauge | Histogram] = {}
+
+    def counter(self, name: str, help_text: str, labels: Sequence[str] = ()) -> Counter:
+        """Make a counter. Its name ends with `_total`, as Prometheus has it."""
+        return self._keep(Counter(name, help_text, labels))
+
+    def gauge(
+        self,
+        name: str,
+        help_text: str,
+        labels: Sequence[str] = (),
+        read: Callable[[], float] | None = None,
+    ) -> Gauge:
+        return self._keep(Gauge(name, help_text, labels, read))
+
+    def histogram(
+        self, name: str, help_text: str, labels: Sequence[str] = (), bounds: Sequence[float] = DURATIONS
+    ) -> Histogram:
+        return self._keep(Histogram(name, help_text, labels, bounds))
+
+    def render(self) -> str:
+        lines: list[str] = []
+        for each in self._all.values():
+            lines += (
+                f"# HELP {each.name} {_help(each.help)}",
+                f"# TYPE {each.name} {each.kind}",
+                *each.lines(),
+            )
+        return "\n".join([*lines, ""])
+
+    def _keep(self, made: M) -> M:
+        if made.name in self._all:
+            raise Conflict(f"cannot count {made.name} twice: share the one that is there")
+        self._all[made.name] = made
+        return made
+
+
+def _check(names: Labels, values: Labels) -> None:
+    if len(names) != len(values):
+        raise TypeError(f"cannot count with {len(values)} labels: give {', '.join(names) or 'none'}")
+
+
+def _line(name: str, names: Labels, values: Labels, value: float) -> str:
+    labels = ",".join(f'{key}="{_escaped(each)}"' for key, each in zip(names, values, strict=True))
+    return f"{name}{{{labels}}} {_number(value)}" if labels else f"{name} {_number(value)}"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if math.isfinite(value) and value == int(value) else _odd(float(value))
+
+
+def _odd(value: float) -> str:
+    return repr(value) if math.isfinite(value) else {"inf": "+Inf", "-inf": "-Inf"}.get(str(value), "NaN")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _help(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def metrics_routes(metrics: Metrics) -> Routes:
+    routes = Routes(tag="server")
+
+    @routes.get("/metrics", access=needs("read"), media="text/plain")
+    async def read_metrics(call: Call) -> Response:  # noqa: ARG001
+        """The server's figures, for Prometheus."""
+        return Response(metrics.render(), headers={"content-type": MEDIA})
+
+    return routes
+
+
+# Answers.
+
+# A page of ours loads only files of ours, and nobody may frame it.
+CONTENT_POLICY: Final = (
+    b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    b"connect-src 'self'; manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+CHALLENGE: Final = 'Bearer realm="legation"'
+_HARMLESS: Final = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_JSON: Final = b"application/json"
+_NO_STORE: Final = (b"cache-control", b"no-store")
+_NO_SNIFF: Final = (b"x-content-type-options", b"nosniff")
+_PAGE_HEADERS: Final = {
+    b"content-security-policy": CONTENT_POLICY,
+    b"referrer-policy": b"no-referrer",
+    b"x-frame-options": b"DENY",
+}
+_answer_encoder: Final = msgspec.json.Encoder()
+_problem_encoder: Final = msgspec.json.Encoder(enc_hook=str)
+
+
+def request_id(headers: Mapping[bytes, bytes], clock: Clock) -> str:
+    given = headers.get(b"x-request-id")
+    if given is not None and _HARMLESS.fullmatch(given):
+        return given.decode("ascii")
+    return new_id("req", now_ms=clock.now_ms())
+
+
+@dataclass(slots=True)
+class Written:
+    """An answer of ours, whole: one start and one body message."""
+
+    status: int
+    body: bytes = b""
+    media: bytes = _JSON
+    headers: Headers = ()
+
+    async def send(self, send: Send, request_id: str, extra: Headers, head: bool) -> None:
+        headers = [_NO_STORE, _NO_SNIFF, (b"request-id", request_id.encode("ascii")), *extra, *self.headers]
+        if self.status != 204:
+            headers.append((b"content-type", self.media))
+            headers.append((b"content-length", b"%d" % len(self.body)))
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if head else self.body})
+
+
+def write(operation: Operation, result: object) -> Written | Response:
+    if isinstance(result, Response):
+        return result
+    if isinstance(result, RouteReply):
+        status, headers, result = result.status or operation.status, _pairs(result.headers), result.body
+    else:
+        status, headers = operation.status, []
+    body = b"" if result is None and operation.answer is None else _json(result)
+    return Written(status, body, headers=headers)
+
+
+class StampedSend:
+    """A `send` that adds the headers that every answer carries to a response made elsewhere."""
+
+    __slots__ = ("extra", "request_id", "send", "started")
+
+    def __init__(self, send: Send, request_id: str, extra: Headers) -> None:
+        self.send, self.request_id, self.extra = send, request_id, extra
+        self.started = False
+
+    def __call__(self, message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            self.started = True
+            message = {**message, "headers": stamp(message.get("headers", ()), self.request_id, self.extra)}
+        return self.send(message)  # not awaited here: a stream's chunks pay for no frame of ours
+
+
+def stamp(given: Headers, request_id: str, extra: Headers) -> list[tuple[bytes, bytes]]:
+    headers = list(given)
+    names = dict(headers)
+    ours = [_NO_STORE, _NO_SNIFF, *(_PAGE_HEADERS.items() if _is_page(names) else ())]
+    headers += [pair for pair in ours if pair[0] not in names]
+    return [*headers, (b"request-id", request_id.encode("ascii")), *extra]
+
+
+def _json(result: object) -> bytes:
+    try:
+        return _answer_encoder.encode(result)
+    except UnicodeEncodeError:  # an agent's lone surrogate: it must not make a whole list unreadable
+        return jsontext.write(result)
+
+
+def _is_page(headers: Mapping[bytes, bytes]) -> bool:
+    return headers.get(b"content-type", b"").startswith(b"text/html")
+
+
+def _pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def write_problem(error: LegationError, request_id: str, headers: Headers = ()) -> Written:
+    members = problem(error)
+    members["instance"] = f"urn:legation:request:{request_id}"
+    return Written(
+        status=error.status.http,
+        media=PROBLEM_MEDIA.encode(),
+        body=_problem_encoder.encode(members),
+        headers=[*_problem_headers(error), *headers],
+    )
+
+
+def _problem_headers(error: LegationError) -> list[tuple[bytes, bytes]]:
+    if isinstance(error, Unauthenticated):
+        return [(b"www-authenticate", CHALLENGE.encode())]
+    after = (error.data or {}).get("retryAfter")
+    if isinstance(error, RateLimited | Unavailable) and isinstance(after, int | float):
+        return [(b"retry-after", str(max(1, -int(-after // 1))).encode())]  # whole seconds, rounded up
+    return []
+
+
+# The application.
+
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
 # From whom we do not know: enough for a sign-in code, too little for a burden.
 OPEN_BODY_BYTES: Final = 1 << 14
 # Seconds that a body may take before its credential is looked at again: the caller's time.
 BODY_TRUST: Final = 0.5
-_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CLASSES: Final = ("0xx", "1xx", "2xx", "3xx", "4xx", "5xx")
 _STREAM: Final = "text/event-stream"
-
-
-@dataclass(slots=True)
-class Resource:
-    """A path and what can be done with it."""
-
-    path: str
-    operations: dict[str, Operation] = field(default_factory=dict)
-    allow: str = ""  # every method, as the Allow header lists them
-
-    def add(self, operation: Operation) -> None:
-        if operation.method in self.operations:
-            raise TypeError(f"cannot declare {operation.method} {operation.path} twice: remove one")
-        self.operations[operation.method] = operation
-        if operation.method == "GET":
-            self.operations["HEAD"] = operation
-        self.allow = ", ".join(sorted(self.operations))
-
-
-@dataclass(slots=True)
-class _Node:
-    fixed: dict[str, _Node] = field(default_factory=dict)
-    parameter: _Node | None = None
-    resource: Resource | None = None
-    names: tuple[str, ...] = ()
-
-    def find(self, segments: list[str], at: int) -> tuple[_Node, tuple[str, ...]] | None:
-        if at == len(segments):
-            return (self, ()) if self.resource else None
-        segment = segments[at]
-        if (fixed := self.fixed.get(segment)) and (found := fixed.find(segments, at + 1)):
-            return found
-        if self.parameter and segment and (found := self.parameter.find(segments, at + 1)):
-            return found[0], (segment, *found[1])
-        return None
-
-
-class RouteTable:
-    """Find the operations of a path: in a dictionary of fixed paths, then in a tree of segments for the templates.
-
-    A fixed segment is preferred to a parameter. The raw path is matched, so that `%2F` is part of a segment."""
-
-    def __init__(self, operations: Iterable[Operation]) -> None:
-        self._fixed: dict[str, Resource] = {}
-        self._root = _Node()
-        for operation in operations:
-            self._add(operation)
-
-    def find(self, raw_path: bytes) -> tuple[Resource, Mapping[str, str], InvalidParams | None] | None:
-        """Find the resource, its path parameters, and what is wrong with their percent-encoding.
-
-        That is not raised: who may call the resource at all is asked first."""
-        path = raw_path.decode("latin-1")
-        if (resource := self._fixed.get(path)) is not None:
-            return resource, _NOTHING, None
-        segments, broken = path.split("/")[1:], None
-        if "%" in path:
-            for at, each in enumerate(segments):
-                try:
-                    segments[at] = decode_segment(each)
-                except InvalidParams as error:
-                    broken = error  # the segment stays as it is, and is no fixed one
-        found = self._root.find(segments, 0)
-        if found is None or found[0].resource is None:
-            return None
-        return found[0].resource, dict(zip(found[0].names, found[1], strict=True)), broken
-
-    def _add(self, operation: Operation) -> None:
-        node, names = self._root, []
-        for segment in operation.path.split("/")[1:]:
-            if segment.startswith("{"):
-                names.append(segment[1:-1])
-                node.parameter = node.parameter or _Node()
-                node = node.parameter
-            else:
-                node = node.fixed.setdefault(segment, _Node())
-        if node.resource is None:
-            node.resource, node.names = Resource(operation.path), tuple(names)
-        if node.resource.path != operation.path:
-            raise TypeError(f"cannot declare {operation.path} beside {node.resource.path}: name it the same")
-        node.resource.add(operation)
-        if not names:
-            self._fixed[operation.path] = node.resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +521,7 @@ class App:
         operation = resource.operations.get(scope["method"])
         if operation is None:
             preflight = self._origins.preflight(scope["method"], headers, resource.allow)
-            return preflight or _not_allowed(resource.allow, state)
+            return Written(204, headers=preflight) if preflight else _not_allowed(resource.allow, state)
         scope["path_params"] = path
         request, principal = Request(scope, receive), NOBODY
         state.operation = operation

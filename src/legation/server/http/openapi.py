@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from legation.errors import (
+    Code,
     Forbidden,
     InternalError,
     InvalidParams,
@@ -21,8 +22,22 @@ from legation.errors import (
     problem,
 )
 from legation.server.http.request import Parameter
-from legation.server.http.response import PROBLEM_MEDIA, Problem
 from legation.server.http.routes import Operation
+
+PROBLEM_MEDIA: Final = "application/problem+json"
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong (RFC 9457). `code` is one of a closed set; `data.path` and `data.expected` say what to correct."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: Code
+    instance: str
+    data: dict[str, Any] | None = None
+
 
 Json = dict[str, object]
 

@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol, Self
 
-from legation.clock import Clock
+from legation.clock import Clock, new_id
 from legation.errors import Conflict, Forbidden, LegationError, NotFound, TransportClosed, Unavailable
-from legation.ids import new_id
 from legation.proc import Exit, Launcher, ProcessLauncher
 from legation.proc.child import peek
 from legation.server.processes.output import OutputName, OutputReader, ProcessLog

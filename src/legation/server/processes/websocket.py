@@ -29,8 +29,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from legation.clock import Clock
 from legation.errors import InvalidParams, LegationError, NotFound, TooLarge
-from legation.server.http.origins import OwnOrigins
-from legation.server.http.response import request_id, write_problem
+from legation.server.http.app import request_id, write_problem
+from legation.server.http.request import OwnOrigins
 from legation.server.processes.output import Holds
 from legation.server.processes.processes import OperatorProcess
 from legation.server.streaming.hub import KEEP_ALIVE, RECHECK

@@ -135,7 +135,7 @@ def _installed(agent: LocalAgent, *, already: bool) -> AgentInstalled:
 
 
 def _modes(options: AgentOptions, known: AskingModes) -> list[ModeInfo]:
-    from legation.host.modes import asks
+    from legation.host.options import asks
     from legation.server.sessions.options import BUILD, PLAN
 
     own = [each for each in options.modes if each.id not in (BUILD, PLAN) and asks(each.id, known)]
@@ -147,7 +147,7 @@ def _modes(options: AgentOptions, known: AskingModes) -> list[ModeInfo]:
 
 def _config(options: AgentOptions, known: AskingModes) -> list[Mapping[str, object]]:
     """List the options as ACP has them: as a session with it would say."""
-    from legation.host.modes import asks
+    from legation.host.options import asks
 
     menus = (
         ("mode", "Mode", [each for each in options.modes if asks(each.id, known)], options.default_mode),

@@ -16,8 +16,8 @@ from legation.approvals import grants, listing
 from legation.approvals.admit import approve_edited
 from legation.approvals.approval import Approval, ApprovalAnswer, GlobText
 from legation.approvals.grants import new_grant_id
-from legation.approvals.isolation import hide, is_isolated
 from legation.approvals.listing import ApprovalFilter
+from legation.approvals.request import hide, is_isolated
 from legation.approvals.transitions import get
 from legation.errors import AlreadyAnswered, Conflict, NotFound
 from legation.server.http.routes import Call, RouteOptions, RouteReply, Routes, needs

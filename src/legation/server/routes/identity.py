@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+from legation.clock import new_id
 from legation.errors import Conflict, NotFound, RateLimited
-from legation.ids import new_id
 from legation.server.auth import RENEW_AFTER_MS, Cookies, new_session, presented_session
 from legation.server.http.routes import PEOPLE, Call, RouteReply, Routes, needs
 from legation.server.routes.page import PageLimit
 from legation.server.routes.rates import TOKENS, USERS, WORKSPACES, limit_caller
 from legation.store import audit
 from legation.store.identity import members, tokens, users, workspaces
-from legation.store.identity.rights import person_behind
-from legation.store.identity.tokens import CredentialHash, Hashed, hint_of, new_token
+from legation.store.identity.tokens import CredentialHash, Hashed, hint_of, new_token, person_behind
 from legation.wire.api.identity import (
     AuditEntry,
     Me,

@@ -7,15 +7,14 @@ from typing import Final
 
 from msgspec import structs
 
-from legation.approvals.policies import off_loop
 from legation.approvals.policy.load import load_text
-from legation.approvals.policy.rules import PolicySet
+from legation.approvals.policy.rules import PolicySet, off_loop
 from legation.approvals.policy.shell.lines import prepare
 from legation.approvals.trace import replay
 from legation.approvals.trace import replay as replaying
 from legation.approvals.trace.entries import TraceFilter
 from legation.errors import ConfigInvalid, Forbidden, InvalidParams, RateLimited, TimedOut
-from legation.gateway.calls import agent_of
+from legation.gateway.tools import agent_of
 from legation.server.http.request import invalid
 from legation.server.http.routes import Call, Routes, needs
 from legation.server.routes.rates import limit_caller

@@ -10,8 +10,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from legation.errors import Conflict, NotFound, TooLarge, Unavailable
-from legation.server.http.origins import OwnOrigins
-from legation.server.http.request import until_disconnected
+from legation.server.http.request import OwnOrigins, until_disconnected
 from legation.server.http.routes import Call, Routes, needs
 from legation.server.processes.output import LogFollower, log_entry
 from legation.server.processes.processes import OperatorProcess

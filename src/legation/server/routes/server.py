@@ -20,7 +20,7 @@ from legation.agents.catalogue.entries import CUSTOM_FILE
 from legation.approvals.policy.document import Problems
 from legation.approvals.policy.load import files_of
 from legation.errors import Conflict, Forbidden, LegationError, Unavailable
-from legation.server.http.response import PROBLEM_MEDIA
+from legation.server.http.openapi import PROBLEM_MEDIA
 from legation.server.http.routes import OPEN, Call, Routes, needs
 from legation.settings import Settings, config_file
 from legation.store.audit import record

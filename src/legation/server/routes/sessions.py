@@ -33,9 +33,15 @@ from legation.server.sessions.record import CURSOR, SessionRecord
 from legation.server.streaming.checkpoints import Schema
 from legation.server.streaming.hub import LiveStreamReader
 from legation.server.streaming.multiplex import read_position
-from legation.server.streaming.projection import ProjectedSource, frames, page, project
+from legation.server.streaming.projection import (
+    ProjectedSource,
+    TurnCursor,
+    TurnReader,
+    frames,
+    page,
+    project,
+)
 from legation.server.streaming.sse import EventStream
-from legation.server.streaming.turn import TurnCursor, TurnReader
 from legation.wire.api.sessions import (
     EventPage,
     NewMessage,

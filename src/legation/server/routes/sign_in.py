@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from legation.errors import Conflict, Forbidden, NotFound, RateLimited, Unauthenticated
 from legation.server.auth import Cookies, new_session
-from legation.server.http.origins import OwnOrigins
 from legation.server.http.pages import add_page
+from legation.server.http.request import OwnOrigins
 from legation.server.http.routes import A_PERSON, OPEN, SIGNED_IN, Call, RouteReply, Routes
 from legation.server.routes.rates import LINKS, count_wrong_sign_in, limit_caller
 from legation.store.identity import links, users

@@ -13,14 +13,22 @@ from typing import Annotated, Any, Final, TypeVar
 from msgspec import Meta
 
 from legation.approvals.door import STOPPING
-from legation.approvals.policies import off_loop
 from legation.approvals.policy.facts import real_path
+from legation.approvals.policy.rules import off_loop
 from legation.approvals.request import DoorRequest, DoorResult
 from legation.approvals.trace.entries import steps_of
 from legation.approvals.trace.step import StepKind, must_be_name
 from legation.errors import Cancelled, Conflict, NotFound, RateLimited, Unavailable
-from legation.gateway.calls import ToolFailed, ToolTimedOut, Unanswered, agent_of, failed, refused
-from legation.gateway.tools import action_for, facts_of
+from legation.gateway.tools import (
+    ToolFailed,
+    ToolTimedOut,
+    Unanswered,
+    action_for,
+    agent_of,
+    facts_of,
+    failed,
+    refused,
+)
 from legation.server.http.request import invalid, until_disconnected
 from legation.server.http.routes import Call, Header, Routes, needs
 from legation.server.routes.rates import limit_caller

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
-from legation.approvals.isolation import hide, is_isolated
+from legation.approvals.request import hide, is_isolated
 from legation.approvals.trace import entries, export
 from legation.approvals.trace.chain import Head, Report, Verifier, chains, untraced, verify
 from legation.approvals.trace.entries import TraceFilter

@@ -23,13 +23,13 @@ from legation.proc.tree import Process, process
 from legation.server.sessions.hosts import WorkspaceHosts
 from legation.server.sessions.record import (
     Details,
+    SealedServers,
     SessionRecord,
     SessionRecords,
     StoredExit,
     foreign,
     must_be_open,
 )
-from legation.server.sessions.secrets import SealedServers
 from legation.tasks import TaskSet
 from legation.wire.acp.methods import McpServer
 from legation.wire.api.agents import Liveness
@@ -39,8 +39,7 @@ from legation.wire.event_types import AgentUpdated
 if TYPE_CHECKING:
     from legation.host.host import AcpHost
     from legation.host.launch import Launch
-    from legation.host.modes import OpenedSession
-    from legation.host.options import SessionPlace
+    from legation.host.options import OpenedSession, SessionPlace
     from legation.host.session import Session
 
 RESTART_WAIT: Final = 60.0  # seconds for an agent that the host starts again: the agent's time
@@ -357,7 +356,7 @@ class SessionAgents:
     ) -> SessionRecord:
         """Create a session with an agent that is set as the details say, or none at all. `forks` is what the agent calls
         the one that it begins with."""
-        from legation.host.modes import current_mode
+        from legation.host.options import current_mode
         from legation.server.sessions.options import Wanted, choose
 
         assert place.cwd is not None

@@ -22,9 +22,8 @@ from urllib.parse import quote
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from legation.clock import Clock
+from legation.clock import Clock, new_id
 from legation.errors import Conflict, Forbidden, InvalidParams, LegationError, PromptInFlight, RateLimited
-from legation.ids import new_id
 from legation.server.sessions.agents import SessionAgents
 from legation.server.sessions.record import (
     Begun,
@@ -38,7 +37,7 @@ from legation.server.sessions.record import (
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.stream import Stream
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.updates import ContentBlock, ResourceLink, Text
 from legation.wire.action import MAX_PATH
@@ -203,7 +202,7 @@ class MessageQueue:
     async def _turn(self, record: SessionRecord, message: QueuedMessage) -> bool:
         """Play it; False: another has the word, and it must wait."""
         from legation.agents.rpc import AgentRefused
-        from legation.host.modes import current_mode
+        from legation.host.options import current_mode
         from legation.server.sessions.options import left_in
 
         try:
@@ -266,7 +265,7 @@ class MessageQueue:
         payloads = unplayed_turn(turn, blocks_of(message), error, message=message.id or None)
         self._tell_begun(record, message, record.head)
         record.played = True
-        await stream.append([codec.draft(payload) for payload in payloads])
+        await stream.append([event_types.draft(payload) for payload in payloads])
         record.stored_head = stream.head
         return True
 
@@ -291,7 +290,7 @@ class MessageQueue:
         after = min(number for number in heads if number is not None)
         if ends := await unfinished_events(stream, after, CutWords(*cut_words("restarted"))):
             status = SessionStatus(status="disconnected", reason=WHY_STOPPED)
-            await stream.append([codec.draft(payload) for payload in (*ends, status)])
+            await stream.append([event_types.draft(payload) for payload in (*ends, status)])
         record.stored_head = stream.head
         cut = await _last_cut(stream, after) or details.cut
         await self._records.save(record, replace(details, begun=None, prompted=None, queue=queue, cut=cut))
@@ -309,7 +308,7 @@ async def _was_prompted(stream: Stream, begun: Begun) -> bool:
     """Others may have prompted it too: clients of ACP."""
     async for event in stream.subscribe(begun.after, follow=False):
         if event.type == PromptStarted.event_type():
-            payload = codec.decode(event)
+            payload = event_types.decode(event)
             if isinstance(payload, PromptStarted) and payload.message == (begun.message.id or None):
                 return True
     return False
@@ -320,7 +319,7 @@ async def _last_cut(stream: Stream, after: int) -> CutTurn | None:
     found: CutTurn | None = None
     async for event in stream.subscribe(after, follow=False):
         if event.type == PromptFinished.event_type():
-            payload = codec.decode(event)
+            payload = event_types.decode(event)
             why = payload.cut_by if isinstance(payload, PromptFinished) else None
             found = CutTurn(at=event.at, reason=why) if why is not None else None
     return found

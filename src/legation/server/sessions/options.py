@@ -1,6 +1,6 @@
 """Options that a client asks for in its own words (a mode, a model, a variant), found among what the agent offers, and set.
 
-INV-C1 of `host/modes.py` holds: no mode is chosen in which the agent decides for itself.
+INV-C1 of `host/options.py` holds: no mode is chosen in which the agent decides for itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from msgspec.structs import replace
 
 from legation.errors import CapabilityUnsupported, InvalidParams, LegationError
-from legation.host.modes import (
+from legation.host.options import (
     SHOWN,
     Offers,
     Setting,

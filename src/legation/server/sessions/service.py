@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from legation.approvals.grants import GrantService
 from legation.approvals.queue import ApprovalQueue
+from legation.clock import new_id
 from legation.errors import InvalidParams, LegationError, StorageFailed
-from legation.ids import new_id
 from legation.server.sessions.agents import AgentSlot, SessionAgents
 from legation.server.sessions.approvals import SessionApprovals, half_given, must_be_allowed, until_granted
 from legation.server.sessions.hosts import WorkspaceHosts
@@ -27,6 +27,7 @@ from legation.server.sessions.record import (
     Deletion,
     Details,
     QueuedMessage,
+    SealedServers,
     SessionRecord,
     SessionRecords,
     must_be_idle,
@@ -34,7 +35,6 @@ from legation.server.sessions.record import (
     must_be_session_id,
     was_deleted,
 )
-from legation.server.sessions.secrets import SealedServers
 from legation.store import audit
 from legation.store.database.transaction import Queries, Transaction
 from legation.store.datafolder import WORK, make_folder

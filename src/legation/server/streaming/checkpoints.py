@@ -17,8 +17,7 @@ from operator import attrgetter
 from typing import Final, Literal, TypeAlias
 
 from legation.wire.events import Event
-from legation.wire.universal.messages import MessageProjector, ProjectedMessage
-from legation.wire.universal.output import ProjectedEvent, ProjectedRow, framed
+from legation.wire.universal.messages import MessageProjector
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.shapes import SessionFacts
 
@@ -31,22 +30,6 @@ MOST_BLOCKS: Final = 8  # of at most half a megabyte of the log each, see `store
 Schema = Literal["sandbox-agent", "universal"]
 Fold: TypeAlias = Projector | MessageProjector
 FOLDS: Final[dict[Schema, type[Fold]]] = {"sandbox-agent": Projector, "universal": MessageProjector}
-
-
-def row(emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool) -> ProjectedRow:
-    """Make its row, with its JSON; `framed_row` is for a live body."""
-    number, type_ = emitted.sequence, getattr(emitted, "type", "")
-    parts = emitted.apart(include_raw)
-    if parts:
-        start, text, *rest = parts
-        return ProjectedRow(number, cause.at, type_, start, text, cause=cause.seq, rest=tuple(rest))
-    return ProjectedRow(number, cause.at, type_, emitted.encode(include_raw), cause=cause.seq)
-
-
-def framed_row(
-    emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool
-) -> ProjectedRow:
-    return framed(row(emitted, cause, include_raw=include_raw))
 
 
 _seq = attrgetter("seq")

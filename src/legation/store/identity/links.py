@@ -15,7 +15,7 @@ from legation.errors import Conflict, Forbidden, NotFound
 from legation.store.audit import record
 from legation.store.database.transaction import Queries, Transaction, only
 from legation.store.identity import tokens
-from legation.store.identity.rights import Standing, person_behind, standing
+from legation.store.identity.tokens import Standing, person_behind, standing
 from legation.wire.principal import SCOPES, Principal
 
 LINK_MS: Final = 10 * 60_000  # the person's time to open it

@@ -5,6 +5,8 @@ INV-I1  The text itself is nowhere but in the answer that hands it out. Without 
 INV-I4  A token never has more than its maker had when it was made, nor more than its maker has now.
         One made with a token lasts no longer than that.
 INV-I5  A token of kind `agent` is that agent: its label is the agent's name. It calls tools and manages nothing.
+
+What a user may do (`Standing`) is read anew for every request, so that a change bites at once.
 """
 
 import base64
@@ -18,7 +20,6 @@ from legation.errors import Forbidden, InvalidParams, NotFound
 from legation.secret import Secret
 from legation.store.audit import record
 from legation.store.database.transaction import Queries, Row, Transaction, only, page_of
-from legation.store.identity.rights import level_with, read_standing
 from legation.store.secrets.sealer import derive, key_bytes
 from legation.wire.api.identity import TOKEN_LEVELS, NewToken, Token
 from legation.wire.api.shape import Page
@@ -27,11 +28,68 @@ from legation.wire.principal import (
     AGENT_NAME_RULE,
     AGENT_SCOPES,
     NEVER_AN_AGENTS,
+    ROLE_SCOPES,
     SCOPES,
+    Level,
     Principal,
+    Role,
     Scope,
     is_agent_name,
 )
+
+# Rights.
+
+_USERS = Queries("users")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The rights of one user in one workspace; `role` is None for who is not a member, or does not exist there."""
+
+    user: str
+    role: Role | None
+    admin: bool
+    disabled: bool
+    token_version: int
+
+    @property
+    def welcome(self) -> bool:
+        return self.role is not None and not self.disabled
+
+    @property
+    def scopes(self) -> frozenset[Scope]:
+        """None at all for who is disabled or no member: an admin of the installation is a member somewhere."""
+        if self.role is None or self.disabled:
+            return frozenset()
+        return ROLE_SCOPES[self.role] | (ADMIN_SCOPES if self.admin else frozenset())
+
+
+def standing(user: str, workspace: str) -> Transaction[Standing | None]:
+    row = only((yield _USERS.standing(user=user, workspace=workspace)))
+    return read_standing(row) if row else None
+
+
+def read_standing(row: Row) -> Standing:
+    return Standing(
+        user=row["user_id"],
+        role=row["role"],
+        admin=row["admin_since"] is not None,
+        disabled=row["disabled_at"] is not None,
+        token_version=row["token_version"],
+    )
+
+
+def level_with(scopes: frozenset[Scope], level: Level) -> Level:
+    """The level that counts with these scopes: who may not approve decides nothing, as whatever it presents itself."""
+    return level if "approve" in scopes else 0
+
+
+def person_behind(principal: Principal) -> str:
+    """To whom what a principal makes is attributed."""
+    if principal.user is None:
+        raise Forbidden("cannot do this with a credential that no person stands behind; use a person's own")
+    return principal.user
+
 
 DAY_MS: Final = 86_400_000
 SQL = Queries("tokens")

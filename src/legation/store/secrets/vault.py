@@ -7,9 +7,8 @@ from typing import Final
 
 import msgspec
 
-from legation.clock import Clock
+from legation.clock import Clock, new_id
 from legation.errors import ConfigInvalid, Conflict, InvalidParams, NotFound, StorageFailed, TooLarge
-from legation.ids import new_id
 from legation.secret import Secret
 from legation.settings import variable
 from legation.store.database.transaction import (

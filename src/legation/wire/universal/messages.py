@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from legation.wire import codec, event_types
+from legation.wire import event_types
 from legation.wire.acp.updates import Audio, ContentBlock, EmbeddedResource, ResourceLink
 from legation.wire.events import Event
 from legation.wire.universal import shapes
@@ -377,7 +377,7 @@ class MessageProjector:
         if projected.type == "turn.ended":
             self._tools = {}
         if projected.type in ("question.requested", "permission.requested"):
-            payload = codec.decode(projected.cause)
+            payload = event_types.decode(projected.cause)
             if isinstance(payload, event_types.QuestionAsked):
                 return _question(payload)
             if isinstance(payload, event_types.PermissionAsked):

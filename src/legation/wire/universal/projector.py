@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from legation.wire import codec
+from legation.wire import event_types
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
@@ -440,7 +440,7 @@ class Projector:
         found = self._out.begin(event)
         if self._text.goes_on(self._out, event):
             return found
-        payload = Unrecognized(event.brief) if nests_too_deep(event.brief) else codec.decode(event)
+        payload = Unrecognized(event.brief) if nests_too_deep(event.brief) else event_types.decode(event)
         if self._life.fresh and type(payload) is not SessionReset:
             self._out.jump()
             self._life.begin(self._out)

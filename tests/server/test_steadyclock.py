@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tests.store.database.databases import BOTH, Either, make, opened
 
-from legation.store.steadyclock import JUMP_MS, MARK_EVERY, SteadyClock, steady
+from legation.clock import JUMP_MS, SteadyClock
+from legation.server.installation import MARK_EVERY, keep, steady
 from legation.testing.clock import FakeClock
 
 NOW = 1_700_000_000_000
@@ -106,5 +107,5 @@ async def test_of_two_servers_the_later_one_counts(database: Either) -> None:
     async with steady(database, wall, print) as clock:
         async with steady(database, FakeClock(NOW + HOUR), print):
             pass
-        await clock.keep(database)
+        await keep(clock, database)
         assert clock.now_ms() == NOW + HOUR
