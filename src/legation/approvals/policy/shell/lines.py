@@ -20,16 +20,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from legation.approvals.policy.facts import Facts
-from legation.approvals.policy.shell.nodes import Variables
 from legation.approvals.policy.shell.split import MAX_LINE, Parts, ShellLine, split
-from legation.approvals.policy.shell.syntax import ShellTree
 from legation.approvals.policy.shell.words import Unreadable
-from legation.wire.action import Action
+
+if TYPE_CHECKING:
+    from legation.approvals.policy.facts import Facts
+    from legation.wire.action import Action
 
 T = TypeVar("T")
 
@@ -105,6 +105,9 @@ class _Reading:
     """The reading of one line, and of the texts in it that are for another shell."""
 
     def __init__(self, program: Path, time: float) -> None:
+        # `split` reads most lines, without any tree: this and `ShellTree` load when one needs them.
+        from legation.approvals.policy.shell.nodes import Variables
+
         self._program, self._time, self._left = program, time, _MAX_SCRIPTS
         self._variables = Variables()
 
@@ -119,6 +122,8 @@ class _Reading:
         return parts.line
 
     def _read(self, parts: Parts, text: str, depth: int) -> None:
+        from legation.approvals.policy.shell.syntax import ShellTree
+
         self._left -= 1
         if self._left < 0:
             raise Unreadable("too many commands within commands")
