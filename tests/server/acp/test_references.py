@@ -462,6 +462,7 @@ steps = st.lists(
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @settings(max_examples=40, deadline=None)
 @given(steps=steps)
+@pytest.mark.heavy
 def test_whoever_reads_gets_the_lines_of_what_there_is_under_their_numbers(
     kind: str, steps: Sequence[tuple[str, int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
