@@ -34,7 +34,7 @@ from legation.wire.event_types import (
     QuestionAsked,
     SessionStatus,
 )
-from legation.wire.universal.projector import FormField, fields_of
+from legation.wire.universal.asks import FormField, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

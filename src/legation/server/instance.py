@@ -44,6 +44,7 @@ from legation.server.sessions.clients import SessionClients
 from legation.server.sessions.hosts import CHILDREN, WorkspaceHosts
 from legation.server.sessions.record import SessionRecords
 from legation.server.sessions.service import SessionService
+from legation.server.streaming.checkpoints import CheckpointKeeper
 from legation.server.streaming.hub import Hub
 from legation.settings import Settings
 from legation.store.audit import record
@@ -135,6 +136,7 @@ class Services:
         self.started_at = self.clock.now_ms()
         self.blobs = open_blobs(settings.blobs, settings.data_dir, self.links)
         self.hub = Hub(self.log, self.clock, finders=[self._find_connection])
+        await enter(CheckpointKeeper(self.log, self.hub.checkpoints, self._is_session))
         self.buckets = Buckets(database, self.clock)
         self.token_uses = await enter(TokenUses(database, self.clock))
         await enter(sweeper(database, self.clock))
@@ -200,6 +202,9 @@ class Services:
         self.acp = await enter(  # clients that take us for an agent
             AcpConnections(self.sessions, self.hosts, self.inbox, self.attendance)
         )
+
+    def _is_session(self, workspace: str, name: str) -> bool:
+        return self.sessions.records.known(workspace, name) is not None
 
     async def _find_connection(self, name: str, workspace: str) -> StreamSource | None:
         if not name.startswith("acp:"):

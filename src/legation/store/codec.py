@@ -24,7 +24,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -381,7 +381,43 @@ class Part:
     body: bytes
 
 
-Op = Create | Append | Replace | SetState | SetMeta | Part
+@dataclass(frozen=True, slots=True, eq=False)
+class KeepCheckpoint:
+    """The state of a reading of the stream, from `first_seq` on, after the event `seq`, so that another need not begin
+    at the beginning. It is made of the events alone: to lose it costs a reading, and nothing else.
+
+    `sequence` and `messages` are the numbers that the reading had reached; `only`: earlier ones of its kind are not
+    wanted any more."""
+
+    stream: str
+    kind: str
+    format: int
+    first_seq: int
+    seq: int
+    body: bytes
+    sequence: int = 0
+    messages: int = 0
+    only: bool = False
+
+
+class WantedCheckpoint(NamedTuple):
+    """The last one of its kind and format of a reading from `first_seq` on, up to the event `upto`: the last whose number, which
+    is `messages` or the `sequence`, is not above `number`."""
+
+    kind: str
+    format: int
+    first_seq: int
+    upto: int
+    number: int = 2**62
+    messages: bool = False
+
+    def fits(self, found: KeepCheckpoint) -> bool:
+        number = found.messages if self.messages else found.sequence
+        place = (found.kind, found.format, found.first_seq) == self[:3]
+        return place and found.seq <= self.upto and number <= self.number
+
+
+Op = Create | Append | Replace | SetState | SetMeta | Part | KeepCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +457,9 @@ class Backend(Protocol):
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
         """The next events above `after`, about that many bytes of them; empty only at the end."""
 
+    def checkpoint(self, stream: str, wanted: WantedCheckpoint) -> KeepCheckpoint | None:
+        """One that was kept, if it was."""
+
     def close(self) -> None: ...
 
 
@@ -432,7 +471,9 @@ def merge_appends(ops: Sequence[Op]) -> list[Op]:
     merged: list[Op] = []
     gathered: dict[str, list[Event]] = {}
     for op in ops:
-        if not isinstance(op, Append):
+        if isinstance(op, KeepCheckpoint):
+            merged.append(op)  # of what is stored by then, whatever more there is
+        elif not isinstance(op, Append):
             gathered.pop(op.stream, None)
             merged.append(op)
         elif op.stream in gathered:
@@ -468,5 +509,9 @@ class MemoryBackend:
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
         del stream, after, up_to_bytes
         return []
+
+    def checkpoint(self, stream: str, wanted: WantedCheckpoint) -> KeepCheckpoint | None:
+        del stream, wanted
+        return None
 
     def close(self) -> None: ...

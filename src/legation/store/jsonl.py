@@ -5,6 +5,8 @@ the last line. A torn last line is what a crash leaves; it was never acknowledge
 
 A new generation is events and metadata in one commit, which are two files: first `<stream>.load` says what is to come,
 then the events are appended. It is there as soon as the last of them is; if not, they are cut off again.
+
+`<stream>.checkpoints` has checkpoints of readings, one a line. What a crash left of the last is skipped.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from legation.store import codec, files
 from legation.store.codec import (
     Append,
     Create,
+    KeepCheckpoint,
     Op,
     Replace,
     Report,
@@ -32,6 +35,7 @@ from legation.store.codec import (
     State,
     StorageTrouble,
     StreamInfo,
+    WantedCheckpoint,
     merge_appends,
 )
 from legation.store.files import FolderLock, owner_alive
@@ -62,6 +66,16 @@ class _Load(msgspec.Struct, frozen=True):
     last: int
     size: int
     side: _Side
+
+
+class _Checkpoint(msgspec.Struct, frozen=True, array_like=True):
+    kind: str
+    format: int
+    first_seq: int
+    seq: int
+    body: bytes
+    sequence: int
+    messages: int
 
 
 class _OpenFile:
@@ -124,6 +138,7 @@ class JsonlBackend:
 
     def _mend(self, path: Path) -> None:
         if self._is_deleted(_stream_of(path)):  # whoever deleted it was killed half-way
+            checkpoints_path(self._folder, _stream_of(path)).unlink(missing_ok=True)
             path.unlink()
             files.sync_folder(self._folder)
             return
@@ -164,6 +179,9 @@ class JsonlBackend:
                 side = read_side(self._folder, op.stream)
                 if side.state != "deleted":
                     self._write_side(op.stream, msgspec.structs.replace(side, meta=msgspec.Raw(op.meta)))
+            case KeepCheckpoint():
+                with suppress(OSError):  # it is no reason to refuse an event
+                    self._keep_checkpoint(op)
 
     def _file(self, stream: str) -> _OpenFile:
         file = self._files.pop(stream, None) or self._open(stream)
@@ -225,8 +243,27 @@ class JsonlBackend:
         if op.state != "open":
             self._forget(op.stream)
         if op.state == "deleted":
+            checkpoints_path(self._folder, op.stream).unlink(missing_ok=True)
             events_path(self._folder, op.stream).unlink(missing_ok=True)
             files.sync_folder(self._folder)
+
+    def _keep_checkpoint(self, op: KeepCheckpoint) -> None:
+        kept = _Checkpoint(op.kind, op.format, op.first_seq, op.seq, op.body, op.sequence, op.messages)
+        path, line = checkpoints_path(self._folder, op.stream), msgspec.json.encode(kept) + b"\n"
+        if self._is_deleted(op.stream):
+            return
+        if op.only:
+            line += b"".join([each + b"\n" for each, found in _checkpoints(path) if found.kind != op.kind])
+            files.write_atomically(path, line)
+        else:
+            with path.open("ab") as file:
+                file.write(line)
+
+    def checkpoint(self, stream: str, wanted: WantedCheckpoint) -> KeepCheckpoint | None:
+        with self._reading():
+            lines = list(_checkpoints(checkpoints_path(self._folder, stream)))
+        kept = [KeepCheckpoint(stream, *msgspec.structs.astuple(each)) for _, each in lines]
+        return max(filter(wanted.fits, kept), key=lambda each: each.seq, default=None)
 
     def _forget(self, stream: str) -> None:
         file = self._files.pop(stream, None)
@@ -292,6 +329,16 @@ def side_path(folder: Path, stream: str) -> Path:
 
 def load_path(folder: Path, stream: str) -> Path:
     return folder / f"{quote(stream, safe='')}.load"
+
+
+def checkpoints_path(folder: Path, stream: str) -> Path:
+    return folder / f"{quote(stream, safe='')}.checkpoints"
+
+
+def _checkpoints(path: Path) -> Iterator[tuple[bytes, _Checkpoint]]:
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        with suppress(msgspec.MsgspecError):
+            yield line, msgspec.json.decode(line, type=_Checkpoint)
 
 
 def stream_info(folder: Path, stream: str) -> StreamInfo:

@@ -26,11 +26,13 @@ from legation.store.codec import (
     Append,
     Backend,
     Create,
+    KeepCheckpoint,
     Op,
     Part,
     Report,
     StorageTrouble,
     StreamInfo,
+    WantedCheckpoint,
     is_name,
     key_of,
     named,
@@ -79,6 +81,8 @@ class EventLog:
     ) -> None:
         self.clock = clock or SystemClock()
         self.deletions = 0  # of streams, since it was opened
+        # Told of a stream that has become longer, and up to which event it had been so before.
+        self.on_growth: Callable[[Stream, int], None] | None = None
         self._backend = backend
         self._report = report
         self._pending_limit = pending_limit
@@ -214,6 +218,12 @@ class EventLog:
         self.must_be_readable(f"stream {stream} after {after}")
         return await self._read(self._backend.read, stream, after, READ_BYTES)
 
+    async def checkpoint(self, stream: str, wanted: WantedCheckpoint) -> KeepCheckpoint | None:
+        if not self._backend.durable:
+            return None
+        self.must_be_readable(f"stream {stream}")
+        return await self._read(self._backend.checkpoint, stream, wanted)
+
     def submit(self, stream: Stream, op: Op) -> None:
         """Have it committed, behind whatever was submitted before."""
         self._pending[op] = stream
@@ -334,7 +344,7 @@ class Writer:
             op = self.queue.get(timeout=self._retry if self._unsaved else None)
             while op is not None:
                 fresh.append(op)
-                if len(fresh) >= MAX_GROUP or not isinstance(op, Append | Create):
+                if len(fresh) >= MAX_GROUP or not isinstance(op, Append | Create | KeepCheckpoint):
                     return fresh
                 op = self.queue.get_nowait()
             self._closing = True

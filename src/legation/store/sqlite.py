@@ -22,6 +22,7 @@ from legation.store import codec
 from legation.store.codec import (
     Append,
     Create,
+    KeepCheckpoint,
     Op,
     Part,
     Replace,
@@ -30,13 +31,14 @@ from legation.store.codec import (
     SetState,
     StorageTrouble,
     StreamInfo,
+    WantedCheckpoint,
     merge_appends,
 )
 from legation.store.database.sqlite import BUSY_LIMIT, connect
 from legation.store.files import FolderLock
 from legation.wire.events import Event
 
-VERSION = 4
+VERSION = 6
 DISK_PAGE = 32 * 1024  # SQLite's own unit: bodies are long, and small units cost a system call each
 AT_ONCE = 100  # pages in one statement
 KNOWN_STREAMS = 10_000  # whose heads are remembered
@@ -69,11 +71,26 @@ create table part (
   body blob not null,
   primary key (stream, blob, number)
 ) strict;
+create table checkpoint (
+  id integer primary key,
+  stream integer not null references stream (id),
+  kind text not null,
+  format integer not null,
+  first_seq integer not null,
+  seq integer not null,
+  sequence integer not null,
+  messages integer not null,
+  body blob not null
+) strict;
+create unique index checkpoint_by_seq on checkpoint (stream, kind, first_seq, seq);
+create index checkpoint_by_sequence on checkpoint (stream, kind, first_seq, sequence);
+create index checkpoint_by_messages on checkpoint (stream, kind, first_seq, messages);
 """
 
 # 2: where the generations before the newest begin, with spaces between. Until then a load deleted them.
 # 3: long texts, in parts of their own: in the row of its event such a text is `null`.
 # 4: a line may be several references. Nothing else is new; who reads it as one event must not open it.
+# 6: checkpoints of readings.
 _MIGRATIONS = {
     2: "alter table stream add column earlier text not null default '';",
     3: """create table if not exists part (
@@ -84,6 +101,21 @@ _MIGRATIONS = {
       primary key (stream, blob, number)
     ) strict;""",
     4: "",
+    5: "",
+    6: """create table if not exists checkpoint (
+      id integer primary key,
+      stream integer not null references stream (id),
+      kind text not null,
+      format integer not null,
+      first_seq integer not null,
+      seq integer not null,
+      sequence integer not null,
+      messages integer not null,
+      body blob not null
+    ) strict;
+    create unique index if not exists checkpoint_by_seq on checkpoint (stream, kind, first_seq, seq);
+    create index if not exists checkpoint_by_sequence on checkpoint (stream, kind, first_seq, sequence);
+    create index if not exists checkpoint_by_messages on checkpoint (stream, kind, first_seq, messages);""",
 }
 
 _INFOS = "select name, workspace, state, first_seq, head, meta, earlier from stream"
@@ -107,6 +139,23 @@ _READ_PARTS = """select part.body from part join stream on stream.id = part.stre
   where stream.name = ? and part.blob = ? order by part.number"""
 _SET_STATE = "update stream set state = ? where id = ?"
 _BURY = "update stream set state = 'deleted', meta = x'7b7d', earlier = '' where id = ?"
+_DROP_CHECKPOINTS = "delete from checkpoint where stream = ?"
+_DROP_EARLIER = "delete from checkpoint where stream = ? and kind = ? and seq < ?"
+# One that is there already stays as it is, unless it is damaged, or of another format.
+_KEEP_CHECKPOINT = """insert into checkpoint (stream, kind, format, first_seq, seq, sequence, messages, body)
+  select id, ?2, ?3, ?4, ?5, ?6, ?7, ?8 from stream where id = ?1 and state <> 'deleted' and head >= ?5
+  on conflict (stream, kind, first_seq, seq) do update
+    set format = excluded.format, sequence = excluded.sequence, messages = excluded.messages, body = excluded.body
+    where checkpoint.format <> excluded.format or checkpoint.body <> excluded.body"""
+_CHECKPOINT = """select checkpoint.seq, checkpoint.body, checkpoint.sequence, checkpoint.messages
+  from checkpoint join stream on stream.id = checkpoint.stream
+  where stream.name = ? and checkpoint.kind = ? and checkpoint.format = ? and checkpoint.first_seq = ?
+    and checkpoint.seq <= ? and checkpoint.{number} <= ?
+  order by checkpoint.{number} desc, checkpoint.seq desc limit 1"""
+_CHECKPOINT_BY = {
+    False: _CHECKPOINT.format(number="sequence"),
+    True: _CHECKPOINT.format(number="messages"),
+}
 _SET_META = "update stream set meta = ? where id = ? and state <> 'deleted'"
 _READ = """select page.body from page join stream on stream.id = page.stream
   where stream.name = ? and page.last_seq > ? order by page.last_seq"""
@@ -222,6 +271,7 @@ class SqliteBackend:
                 if op.state == "deleted":  # of a stream that is gone its name is left, and no word of it
                     run(_DROP_PAGES, (stream_id,))
                     run(_DROP_PARTS, (stream_id,))
+                    run(_DROP_CHECKPOINTS, (stream_id,))
                     run(_BURY, (stream_id,))
                 else:
                     run(_SET_STATE, (op.state, stream_id))
@@ -229,6 +279,11 @@ class SqliteBackend:
                 run(_SET_META, (op.meta, stream_id))
             case Part():
                 run(_INSERT_PART, (op.blob, op.number, op.body, stream_id))
+            case KeepCheckpoint():
+                numbers = op.first_seq, op.seq, op.sequence, op.messages
+                run(_KEEP_CHECKPOINT, (stream_id, op.kind, op.format, *numbers, op.body))
+                if op.only:
+                    run(_DROP_EARLIER, (stream_id, op.kind, op.seq))
 
     def _pages(self, op: Append | Replace) -> list[Page]:
         """Pages of the events that are not stored. From now on the stream's head is what it will be then."""
@@ -281,6 +336,13 @@ class SqliteBackend:
                 if events and size >= up_to_bytes:
                     break
         return events
+
+    def checkpoint(self, stream: str, wanted: WantedCheckpoint) -> KeepCheckpoint | None:
+        query = _CHECKPOINT_BY[wanted.messages]
+        kind, format_, first_seq, upto, number, _ = wanted
+        with self._reading():
+            row = self._reader.execute(query, (stream, kind, format_, first_seq, upto, number)).fetchone()
+        return KeepCheckpoint(stream, kind, format_, first_seq, *row) if row else None
 
     def _whole(self, stream: str, event: Event) -> Event:
         parts = self._reader.execute(_READ_PARTS, (stream, event.blob)).fetchall()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -17,7 +17,18 @@ import msgspec
 from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, NotFound, SessionClosed, StorageFailed
 from legation.store import codec
-from legation.store.codec import Append, Op, Replace, SetMeta, SetState, State, StreamInfo, named
+from legation.store.codec import (
+    Append,
+    KeepCheckpoint,
+    Op,
+    Replace,
+    SetMeta,
+    SetState,
+    State,
+    StreamInfo,
+    WantedCheckpoint,
+    named,
+)
 from legation.wire.events import Draft, Event
 
 if TYPE_CHECKING:
@@ -26,15 +37,18 @@ if TYPE_CHECKING:
         clock: Clock
         deletions: int
         writable: bool
+        on_growth: Callable[[Stream, int], None] | None
 
         def submit(self, stream: Stream, op: Op) -> None: ...
         def commit(self, stream: Stream, op: Op) -> Awaitable[None]: ...
         async def read(self, stream: str, after: int) -> list[Event]: ...
         async def keep(self, stream: Stream, text: bytes) -> str: ...
+        async def checkpoint(self, stream: str, wanted: WantedCheckpoint) -> KeepCheckpoint | None: ...
 
 
 TAIL_EVENTS = 16_384  # recent events kept for subscribers that keep up; the others read from the store
 TAIL_BYTES = 8 * 1024 * 1024
+GROWTH_EVENTS, GROWTH_BYTES = 1000, 4 * 1024 * 1024  # after which it is told that a stream has grown
 SLICE_EVENTS, SLICE_BYTES = 2_000, 4 * 1024 * 1024  # that are numbered before others have their turn
 
 
@@ -109,6 +123,8 @@ class Stream:
         self._trimming = False
         self._lost: StorageFailed | None = None
         self.ended = info.state == "deleted"
+        self._told = _whole_growth(info.head)  # up to here it has been told that it has grown
+        self._grown_bytes = 0
 
     def info(self) -> StreamInfo:
         return StreamInfo(
@@ -264,6 +280,26 @@ class Stream:
         self._give_meta(meta, replaces)
         return self._log.commit(self, SetMeta(self.key, meta))
 
+    def keep_checkpoint(
+        self,
+        kind: str,
+        format_: int,
+        first_seq: int,
+        seq: int,
+        body: bytes,
+        numbers: tuple[int, int] = (0, 0),
+        *,
+        only: bool = False,
+    ) -> None:
+        """Have it stored behind what was appended before; see `KeepCheckpoint`. Nobody waits for it: where that fails,
+        there is none."""
+        if self._log.writable and self._state != "deleted":
+            self.advance(KeepCheckpoint(self.key, kind, format_, first_seq, seq, body, *numbers, only=only))
+
+    async def checkpoint(self, wanted: WantedCheckpoint) -> KeepCheckpoint | None:
+        """One that was kept, if it was."""
+        return None if self._state == "deleted" else await self._log.checkpoint(self.key, wanted)
+
     def _give_meta(self, meta: bytes, replaces: bytes | None) -> None:
         if not _is_one_json_line(meta):
             raise InvalidParams(f"cannot note that of stream {self.name}: give one line of JSON")
@@ -340,6 +376,17 @@ class Stream:
         self._wake()
         if len(self._tail) > TAIL_EVENTS or self._tail_bytes > TAIL_BYTES:
             self._trim_soon()
+        self._grown_bytes += size
+        if self.visible - self._told >= GROWTH_EVENTS or self._grown_bytes >= GROWTH_BYTES:
+            self._tell_growth()
+
+    def _tell_growth(self) -> None:
+        """Tell up to where it had grown the last time: whoever reads it live is beyond that by now."""
+        before, self._told = self._told, max(self._told, _whole_growth(self.visible))
+        if self._grown_bytes >= GROWTH_BYTES:
+            self._told, self._grown_bytes = self.visible, 0
+        if self._log.on_growth is not None and before:
+            self._log.on_growth(self, before)
 
     def end(self) -> None:
         """Subscribers get what is left and then stop."""
@@ -487,6 +534,10 @@ class GenerationRange:
         """Another generation follows, so nothing is added to it."""
         return self._until is not None
 
+    @property
+    def stream(self) -> Stream:
+        return self._stream
+
     def subscribe(self, after: int = 0, *, follow: bool = True) -> Subscription:
         _must_be_position(after)
         return Subscription(self, after, None if follow else self.visible)
@@ -564,6 +615,10 @@ def _in_slices(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
             begin, size = end, 0
         size += len(draft.raw)
     yield drafts[begin:]
+
+
+def _whole_growth(seq: int) -> int:
+    return seq - seq % GROWTH_EVENTS
 
 
 def log_closed(stream: str) -> Conflict:

@@ -12,20 +12,20 @@ from tests.server.streaming.events_server import FACTS, drafts, whole_fold
 from tests.wire.universal.logs import ACTIVE, Entry, asked, block, call, change, chunk, output, turn
 
 from legation.clock import SystemClock
-from legation.server.streaming.checkpoints import FOLDS, MOST_HELD, Checkpoints, Schema
-from legation.server.streaming.hub import Hub
-from legation.server.streaming.projection import (
+from legation.server.streaming.checkpoints import (
+    FOLDS,
+    MOST_HELD,
     STEP,
     STEP_BYTES,
-    ProjectedSource,
+    Checkpoints,
+    Schema,
     WantedRows,
-    _parts,
     framed_row,
-    frames,
-    project,
     row,
     steps,
 )
+from legation.server.streaming.hub import Hub
+from legation.server.streaming.projection import ProjectedSource, _parts, frames, project
 from legation.server.streaming.sse import CHUNK_BYTES
 from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog

@@ -11,8 +11,9 @@ from tests.wire.universal.logs import log as log_of
 from legation.wire.event_types import PermissionAnswered, QuestionAnswered
 from legation.wire.events import Event
 from legation.wire.universal.messages import MessageProjector
-from legation.wire.universal.projector import SILENT, Projector
+from legation.wire.universal.projector import SILENT, Projector, decode_state, encode_state
 from legation.wire.universal.shapes import STRIDE, Metadata, SessionFacts, floor
+from legation.wire.universal.text import RecalledText
 
 FACTS = SessionFacts("mine", "rehearsal", "native-1", Metadata("rehearsal", "build", None, "default"))
 ELSEWHERE = log_of(
@@ -27,6 +28,7 @@ ELSEWHERE = log_of(
     first=1_000_000,
 )
 POINTS = 12  # at which a long log is cut
+LONG_LOG = 100
 
 
 def project(log: Sequence[Event], start: Projector | None = None) -> list[bytes]:
@@ -163,6 +165,50 @@ def _cut(log: Sequence[Event], cut: int) -> None:
         assert before + project(log[cut:], one) == whole
     for other in (messages, copied_messages):
         assert messages_before + project_messages(log[cut:], other) == whole_messages
+    if len(log) <= LONG_LOG or cut % 3 == 0:
+        _from_state(log, cut)
+
+
+def _from_state(log: Sequence[Event], cut: int) -> None:
+    """A fold that is made of a checkpoint's bytes goes on as the one that it was made of does: in both schemas, with
+    the text that it lacks read again, or without where nobody wants that."""
+    before = Projector(FACTS)
+    for event in log[:cut]:
+        before.feed(event)
+    encoded = encode_state(before.state())
+    if encoded is None:  # what JSON cannot say: half characters that meet
+        return
+    restored = restored_from(encoded, log, cut)
+    assert restored.state() == before.state()
+    messages = MessageProjector(FACTS, restored_from(encoded, log, cut))
+    blind = passed_over(log[cut:], restored_from(encoded, log, cut, with_text=False))
+    original = MessageProjector(FACTS, before.copy())
+    assert project(log[cut:], restored) == project(log[cut:], before)
+    assert project_messages(log[cut:], messages) == project_messages(log[cut:], original)
+    for other in (restored, messages.items, original.items, blind):
+        assert other.state() == before.state()
+
+
+def restored_from(encoded: bytes, log: Sequence[Event], cut: int, *, with_text: bool = True) -> Projector:
+    state = decode_state(encoded)
+    assert state is not None
+    fold = Projector.restored(FACTS, state, log[cut - 1].seq if cut else 0)
+    if with_text and (missing := fold.missing_text) is not None:
+        text = RecalledText()
+        text.take([event for event in log if missing.after < event.seq <= missing.last])
+        fold.fill_text(text)
+    return fold
+
+
+def passed_over(log: Sequence[Event], fold: Projector) -> Projector:
+    at = 0
+    while at < len(log):
+        at += fold.pass_over(log, at)
+        if at < len(log):
+            fold.feed(log[at])
+            fold.drop_text(log[at].seq)
+            at += 1
+    return fold
 
 
 def _after_reset(log: Sequence[Event]) -> None:

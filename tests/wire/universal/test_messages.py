@@ -15,6 +15,7 @@ from legation.wire.event_types import (
 )
 from legation.wire.universal.items import KEPT
 from legation.wire.universal.messages import MessageProjector
+from legation.wire.universal.projector import encode_state
 
 
 def data_of(*entries: Entry) -> list[dict[str, Any]]:
@@ -228,5 +229,5 @@ def test_the_names_of_very_many_calls_are_not_all_kept() -> None:
     projector = MessageProjector(FACTS)
     for event in log(*turn(*[call(f"c{number}", status="in_progress") for number in range(3 * KEPT)])[:-2]):
         projector.feed(event)
-    assert projector.held < 1024 * 1024
-    assert KEPT <= len(projector._tools) <= 2 * KEPT
+    assert KEPT <= len(projector.items.messages.tools) <= 2 * KEPT
+    assert len(encode_state(projector.items.state()) or b"") < 1024 * 1024

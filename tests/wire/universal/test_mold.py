@@ -12,9 +12,9 @@ from tests.wire.universal.logs import chunk
 
 from legation.wire.acp.updates import AgentMessageChunk, decode_update
 from legation.wire.events import Event
-from legation.wire.universal.items import Chunk, read_text, template_of
 from legation.wire.universal.output import FRAME, join_frames
 from legation.wire.universal.projector import Projector
+from legation.wire.universal.text import Chunk, read_text, template_of
 
 TYPE = "agent-message-chunk"
 _texts = st.text(st.characters(exclude_categories=()))  # halves of characters too

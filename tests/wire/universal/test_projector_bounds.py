@@ -10,17 +10,17 @@ from tests.wire.universal.logs import Entry, block, call, change, chunk, log, tu
 from legation.wire.event_types import (
     PromptFinished,
 )
-from legation.wire.universal import items
-from legation.wire.universal.items import MOST_TEXT
+from legation.wire.universal import text
 from legation.wire.universal.output import json_bytes
 from legation.wire.universal.projector import Projector
+from legation.wire.universal.text import MOST_TEXT
 
 MOST_PARTS = MOST_TEXT // 1024  # of a message that are no text
 
 
 def test_a_message_that_is_very_long_goes_on_in_another_item(monkeypatch: pytest.MonkeyPatch) -> None:
     """The end of an item repeats its text, and nobody may be held up by that."""
-    monkeypatch.setattr("legation.wire.universal.items.MOST_TEXT", 100)
+    monkeypatch.setattr("legation.wire.universal.text.MOST_TEXT", 100)
     found = check(log(*[chunk(f"{number:020}") for number in range(30)]))
     ended = [text_of(event["data"]["item"]) for event in found if event["type"] == "item.completed"]
     assert len(ended) > 3
@@ -73,13 +73,13 @@ def test_the_end_of_a_message_joins_few_pieces_however_many_there_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     joined: list[int] = []
-    one_literal = items._one_literal
+    one_literal = text._one_literal
 
     def counted(literals: Sequence[bytes | memoryview]) -> bytes | memoryview:
         joined.append(len(literals))
         return one_literal(literals)
 
-    monkeypatch.setattr(items, "_one_literal", counted)
+    monkeypatch.setattr(text, "_one_literal", counted)
     told = log(*turn(*[chunk(f"{number} ") for number in range(20_000)]))
     fed, run = Projector(FACTS), Projector(FACTS)
     found = [json.loads(each.encode()) for event in told for each in fed.feed(event)]
@@ -108,7 +108,7 @@ def test_pieces_that_are_joined_early_are_the_same_message(
     ]
     told = log(*turn(*entries))
     expected = project(told)
-    monkeypatch.setattr("legation.wire.universal.items.TOGETHER", together)
+    monkeypatch.setattr("legation.wire.universal.text.TOGETHER", together)
     check(told)
     assert project(told) == expected
     copied, found = Projector(FACTS), list[bytes]()
@@ -140,7 +140,7 @@ def test_a_text_is_written_when_it_comes_and_not_again_at_the_end_of_its_message
         encoded.append(len(found))
         return found
 
-    monkeypatch.setattr(items, "json_bytes", counted)
+    monkeypatch.setattr(text, "json_bytes", counted)
     projector = Projector(FACTS)
     *said, ended = log(
         *[chunk("\n" * 400_000) for _ in range(5)], PromptFinished(turn="t", stop_reason="end_turn")

@@ -30,8 +30,8 @@ from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitatio
 from legation.wire.api.approvals import NewGrant
 from legation.wire.api.sessions import ALWAYS, PermissionMode, PermissionReplyWord
 from legation.wire.principal import Principal
+from legation.wire.universal.asks import FormField, fields_of
 from legation.wire.universal.output import json_text
-from legation.wire.universal.projector import FormField, fields_of
 
 # What each of these modes lets pass without asking, as kinds of calls; None: all. The other modes ask.
 GRANTED: Final[dict[str, list[str] | None]] = {"acceptEdits": ["edit"], "bypass": None}

@@ -1,45 +1,95 @@
 """Folds of sessions' logs into projected events, and checkpoints from which they can be read.
 
+A checkpoint is a few hundred bytes: the state of a fold, without the text of the message that is being said, which is in
+the log. It serves every schema, and whatever is known of the session besides its log.
+
 INV-P1  A checkpoint changes no number: a reading from it gives what a reading from the beginning gives.
-INV-P2  What is kept does not grow with the sessions, nor with their logs: `MOST_CHECKPOINTS` states, those that together
-        hold no more than `MOST_HELD`, and `MOST_BLOCKS` blocks of the log.
+INV-P2  What is kept in memory does not grow with the sessions, nor with their logs: no more than `MOST_CHECKPOINTS`, of
+        together no more than `MOST_HELD` bytes, and `MOST_BLOCKS` blocks of the log. A text is held by whoever reads it.
+INV-P3  A reading never holds the loop for more than `STEP` events of the log, or one of them and those in `STEP_BYTES`
+        before it, and never for more than it was asked for.
+INV-P4  It shows one history: if that is replaced meanwhile, it begins again.
+INV-P7  Those `APART` events from each other, or `APART_BYTES`, are also stored with the log, so that a reading folds no
+        more than that, twice, also after a restart, whether the session was ever read or not. One that is lost, damaged
+        or of another format costs a longer fold.
+INV-P8  The text of a message is read again only for who is shown its end, having begun in the middle of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, Self, TypeAlias
 
+from legation.errors import LegationError
+from legation.store.codec import WantedCheckpoint
+from legation.store.log import EventLog
+from legation.store.stream import GROWTH_BYTES, GROWTH_EVENTS, GenerationRange, Stream
+from legation.tasks import TaskSet
 from legation.wire.events import Event
-from legation.wire.universal.messages import MessageProjector
-from legation.wire.universal.projector import Projector
-from legation.wire.universal.shapes import SessionFacts
+from legation.wire.universal.messages import MessageProjector, ProjectedMessage
+from legation.wire.universal.output import ProjectedEvent, ProjectedRow, framed
+from legation.wire.universal.projector import STATE_FORMAT, Projector, decode_state, encode_state
+from legation.wire.universal.shapes import NOBODY, STRIDE, SessionFacts
+from legation.wire.universal.text import RecalledText
 
-APART: Final = 1000  # events of the log between two checkpoints of a reading that passes by
-MOST_CHECKPOINTS: Final = 4096  # about 1.5 kB each: of four million events
-# Bytes of agents' text in them: as objects it may be thirty times as much.
-MOST_HELD: Final = 16 * 1024 * 1024
+APART: Final = GROWTH_EVENTS  # events of the log between two checkpoints of a reading that passes by
+APART_BYTES: Final = GROWTH_BYTES  # of events, after which there is one all the same
+MOST_CHECKPOINTS: Final = 4096
+MOST_HELD: Final = 4 * 1024 * 1024  # bytes
+POINT_BYTES: Final = 400  # that one takes besides its state
 MOST_BLOCKS: Final = 8  # of at most half a megabyte of the log each, see `store.log.READ_BYTES`
+# Bytes of a state with long calls in it: so that the store does not grow by them, only one of `RARE` is stored.
+LARGE_STATE: Final = 16 * 1024
+RARE: Final = 16
+KIND: Final = "fold"
+BEYOND: Final = 2**62  # above all numbers
+STEP: Final = 50  # events of the log: half a millisecond of a message, some more of tool calls
+STEP_BYTES: Final = 32 * 1024  # of them: of small objects it is some milliseconds
+PASSED_AT_ONCE: Final = 8  # steps of which nothing is shown
+STORED_AT_ONCE: Final = 20_000  # events that are passed while whoever reads that session waits
+ALIGNED: Final = 16  # events: only every so many may have a checkpoint because of their bytes
+
+logger = logging.getLogger("legation.streams")
 
 Schema = Literal["sandbox-agent", "universal"]
 Fold: TypeAlias = Projector | MessageProjector
 FOLDS: Final[dict[Schema, type[Fold]]] = {"sandbox-agent": Projector, "universal": MessageProjector}
 
 
+def row(emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool) -> ProjectedRow:
+    """Make its row, with its JSON; `framed_row` is for a live body."""
+    number, type_ = emitted.sequence, getattr(emitted, "type", "")
+    parts = emitted.apart(include_raw)
+    if parts:
+        start, text, *rest = parts
+        return ProjectedRow(number, cause.at, type_, start, text, cause=cause.seq, rest=tuple(rest))
+    return ProjectedRow(number, cause.at, type_, emitted.encode(include_raw), cause=cause.seq)
+
+
+def framed_row(
+    emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool
+) -> ProjectedRow:
+    return framed(row(emitted, cause, include_raw=include_raw))
+
+
+def projector_of(fold: Fold) -> Projector:
+    return fold.items if isinstance(fold, MessageProjector) else fold
+
+
 _seq = attrgetter("seq")
 _log_seq = attrgetter("log_seq")
-_sequence = attrgetter("sequence")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The state after an event of the log. The fold is copied, never fed."""
+    """A fold after an event of the log."""
 
     log_seq: int
     fold: Fold
@@ -49,22 +99,30 @@ class Checkpoint:
         return self.fold.sequence
 
 
+class Point(NamedTuple):
+    """A checkpoint as bytes, and the last number in each schema."""
+
+    log_seq: int
+    sequence: int
+    messages: int
+    state: bytes
+
+
 class Track:
-    """The checkpoints of one session in one schema, by number. Sequences rise with the numbers of the log."""
+    """The checkpoints of one history, by number. Sequences rise with the numbers of the log."""
 
-    def __init__(self, schema: Schema, facts: SessionFacts) -> None:
+    def __init__(self) -> None:
         self.folding = asyncio.Lock()  # whoever waits for a long reading finds its checkpoints
-        self.points: list[Checkpoint] = []
-        self._make = FOLDS[schema]
-        self._facts = facts
+        self.points: list[Point] = []
+        self.stored = 0  # up to that event of the log they were given to the store
 
-    def beginning(self, floor: int) -> Checkpoint:
-        return Checkpoint(floor - 1, self._make(self._facts))
-
-    def before(self, after: int) -> Checkpoint | None:
+    def before(self, after: int, schema: Schema) -> Point | None:
         """Find the last one with no number above `after`."""
-        at = bisect_right(self.points, after, key=_sequence)
+        at = bisect_right(self.points, after, key=attrgetter(_NUMBER[schema]))
         return self.points[at - 1] if at else None
+
+
+_NUMBER: Final[dict[Schema, str]] = {"sandbox-agent": "sequence", "universal": "messages"}
 
 
 class Checkpoints:
@@ -74,7 +132,7 @@ class Checkpoints:
         self.apart = apart
         self._limit = limit
         # Tracks live as long as somebody reads them or a checkpoint of theirs is kept.
-        self._tracks: weakref.WeakValueDictionary[object, Track] = weakref.WeakValueDictionary()
+        self._tracks: weakref.WeakValueDictionary[str, Track] = weakref.WeakValueDictionary()
         self._used: OrderedDict[tuple[Track, int], int] = OrderedDict()  # with what each holds
         self._held = 0
         self._blocks: OrderedDict[str, list[Event]] = OrderedDict()
@@ -82,30 +140,32 @@ class Checkpoints:
     def __len__(self) -> int:
         return len(self._used)
 
-    def track(self, key: str, schema: Schema, facts: SessionFacts) -> Track:
-        # By the facts too: what was read before the agent had named its session is not what is read now.
-        name = (key, schema, facts)
-        found = self._tracks.get(name)
+    @property
+    def held(self) -> int:
+        """Bytes of all of them."""
+        return self._held
+
+    def track(self, key: str) -> Track:
+        found = self._tracks.get(key)
         if found is None:
-            found = self._tracks[name] = Track(schema, facts)
+            found = self._tracks[key] = Track()
         return found
 
-    def find(self, track: Track, after: int, floor: int) -> Checkpoint:
+    def find(self, track: Track, after: int, floor: int, schema: Schema) -> Point | None:
         """Find where to begin to read what is above `after`."""
         if track.points and track.points[0].log_seq < floor:
             self._forget_below(track, floor)
-        found = track.before(after)
-        if found is None:
-            return track.beginning(floor)
-        self._used.move_to_end((track, found.log_seq))
+        found = track.before(after, schema)
+        if found is not None:
+            self._used.move_to_end((track, found.log_seq))
         return found
 
-    def add(self, track: Track, log_seq: int, fold: Fold) -> None:
-        if (track, log_seq) in self._used:
+    def add(self, track: Track, point: Point) -> None:
+        if (track, point.log_seq) in self._used:
             return
-        insort(track.points, Checkpoint(log_seq, fold.copy()), key=_log_seq)
-        self._used[track, log_seq] = fold.held
-        self._held += fold.held
+        insort(track.points, point, key=_log_seq)
+        size = self._used[track, point.log_seq] = len(point.state) + POINT_BYTES
+        self._held += size
         while len(self._used) > self._limit or (self._held > MOST_HELD and len(self._used) > 1):
             (other, oldest), held = self._used.popitem(last=False)
             self._held -= held
@@ -136,3 +196,333 @@ class Checkpoints:
 
 def _index(track: Track, log_seq: int) -> int:
     return bisect_right(track.points, log_seq, key=_log_seq) - 1
+
+
+class SessionCheckpoints:
+    """Checkpoints of one history, in memory and in the store, for readings in one schema."""
+
+    def __init__(
+        self, kept: Checkpoints, stream: Stream | GenerationRange, schema: Schema, facts: SessionFacts
+    ) -> None:
+        self.apart = kept.apart
+        self.track = kept.track(stream.key)
+        self.schema: Schema = schema
+        self._kept = kept
+        self._range = stream
+        self._stream = stream.stream if isinstance(stream, GenerationRange) else stream
+        self._facts = facts
+
+    async def find(self, after: int, floor: int) -> Checkpoint:
+        """Find the last one with no number above `after`, of a reading from `floor` on; at worst its beginning."""
+        upto = self._range.visible
+        found = self._kept.find(self.track, after, floor, self.schema)
+        if found is None or not self._is_close(found, after, upto):
+            stored = await self._find_stored(after, floor, found.log_seq + 1 if found else 0, upto)
+            if stored is not None:
+                return stored
+        restored = self._restored(found.state, found.log_seq) if found is not None else None
+        return restored or Checkpoint(floor - 1, FOLDS[self.schema](self._facts))
+
+    def _is_close(self, found: Point, after: int, upto: int) -> bool:
+        """Whether the store can hardly have a better one."""
+        return getattr(found, _NUMBER[self.schema]) == after or found.log_seq + self.apart > upto
+
+    async def _find_stored(self, after: int, floor: int, above: int, upto: int) -> Checkpoint | None:
+        while upto >= above:
+            wanted = WantedCheckpoint(
+                KIND, STATE_FORMAT, floor, upto, after, messages=self.schema == "universal"
+            )
+            stored = await self._stream.checkpoint(wanted)
+            if stored is None or stored.seq < above:
+                return None
+            restored = self._restored(stored.body, stored.seq)
+            if restored is not None:
+                point = Point(stored.seq, stored.sequence, stored.messages, stored.body)
+                self._kept.add(self.track, point)
+                return restored
+            upto = stored.seq - 1  # damaged
+        return None
+
+    def _restored(self, encoded: bytes, log_seq: int) -> Checkpoint | None:
+        state = decode_state(encoded)
+        if state is None:
+            return None
+        fold = Projector.restored(self._facts, state, log_seq)
+        return Checkpoint(
+            log_seq, fold if self.schema == "sandbox-agent" else MessageProjector(self._facts, fold)
+        )
+
+    def add(self, place: Checkpoint, floor: int, passed: int = 0) -> None:
+        """Keep it; also for those who come after a restart where so many bytes were passed since the last of these."""
+        fold = projector_of(place.fold)
+        encoded = encode_state(fold.state())
+        if encoded is None or place.log_seq < floor:
+            return
+        numbers = fold.sequence, fold.messages.sequence
+        self._kept.add(self.track, Point(place.log_seq, *numbers, encoded))
+        is_small = len(encoded) <= max(LARGE_STATE, passed // RARE)
+        if passed and (is_small or not place.log_seq // self.apart % RARE):
+            self._stream.keep_checkpoint(KIND, STATE_FORMAT, floor, place.log_seq, encoded, numbers)
+            self.track.stored = max(self.track.stored, place.log_seq)
+
+
+# Readings from a checkpoint on.
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """Rows to read: above the number `after`, from what the log has up to `until`. The event of the log at which there is
+    no room left is the last one that is read, and its rows are all given."""
+
+    after: int
+    until: int
+    rows: int
+    room: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """Rows that were read."""
+
+    rows: list[ProjectedRow]
+    end: Checkpoint | None = (
+        None  # after the log was read to the end of what was wanted; else there may be more
+    )
+
+
+def steps(events: Sequence[Event], times: int = 1) -> Iterator[Sequence[Event]]:
+    """Divide events into as many at a time as hold up nobody (INV-P3)."""
+    start = size = 0
+    for end, event in enumerate(events, 1):
+        size += len(event.raw)  # though it be its digest that is read: what is made of it has its text
+        if size >= STEP_BYTES * times or end - start == STEP * times:
+            yield events[start:end]
+            start, size = end, 0
+    if start < len(events):
+        yield events[start:]
+
+
+class Projection:
+    """One session in one projection. It is made for a reader and thrown away: what lasts are the checkpoints."""
+
+    def __init__(
+        self,
+        stream: Stream | GenerationRange,
+        kept: Checkpoints,
+        facts: SessionFacts,
+        schema: Schema,
+        *,
+        include_raw: bool,
+    ) -> None:
+        self.stream = stream
+        self.include_raw = include_raw
+        self.checkpoints = SessionCheckpoints(kept, stream, schema, facts)
+        self._blocks = kept
+        # Where its last reading was cut, with the text that is being said: the next goes on there.
+        self._cut: tuple[int, Checkpoint] | None = None
+
+    async def read(self, wanted: WantedRows) -> FoundRows:
+        async with self.checkpoints.track.folding:
+            while True:
+                floor = self.stream.floor
+                start = self._take_cut(wanted.after, floor)
+                if start is None:
+                    start = await self.checkpoints.find(wanted.after, floor)
+                found = await _LogWalk(self, start, wanted, floor).run()
+                if self.stream.floor == floor:
+                    return found
+
+    def _take_cut(self, after: int, floor: int) -> Checkpoint | None:
+        cut, self._cut = self._cut, None
+        if cut is None or cut[0] != floor or not after - STRIDE <= cut[1].sequence <= after:
+            return None
+        return cut[1]
+
+    def keep_cut(self, place: Checkpoint, floor: int) -> None:
+        self._cut = floor, place
+
+    async def end(self, after: int = BEYOND) -> int | None:
+        """Find the last number there is; None if there is one above `after`."""
+        found = await self.read(WantedRows(after, self.stream.visible, rows=0, room=0))
+        return None if found.end is None else found.end.sequence
+
+    async def store(self, upto: int) -> None:
+        """Have checkpoints stored up to that event of the log; a long way in parts, so that readers have their turns."""
+        track = self.checkpoints.track
+        while track.stored < upto <= self.stream.visible:
+            before = track.stored
+            start = await self.checkpoints.find(BEYOND, self.stream.floor)
+            if start.log_seq >= upto:
+                return
+            until = min(upto, start.log_seq + STORED_AT_ONCE)
+            found = await self.read(WantedRows(BEYOND, until, rows=0, room=0))
+            if found.end is None or (found.end.log_seq < until and track.stored == before):
+                return
+
+    async def events(self, after: int) -> Sequence[Event]:
+        """Read events of the log; none at its end."""
+        stream = self.stream
+        found = stream.since(after)
+        if found is not None:
+            return found
+        kept = self._blocks.block(stream.key, after, stream.floor)
+        if kept:
+            return kept
+        found = await stream.read_older(after)
+        if found and found[0].seq >= stream.floor:
+            self._blocks.keep_block(stream.key, found)
+        return found
+
+
+class _LogWalk:
+    """Walk from a checkpoint to what is wanted, adding others on the way. The fold that it begins with is its own."""
+
+    def __init__(self, projection: Projection, start: Checkpoint, wanted: WantedRows, floor: int) -> None:
+        self._projection = projection
+        self._checkpoints = projection.checkpoints
+        self._wanted = wanted
+        self._floor = floor
+        self._at, self._fold = start.log_seq, start.fold
+        self._items = projector_of(start.fold)
+        self._room = wanted.room
+        self._rows: list[ProjectedRow] = []
+        self._passed = 0  # bytes since the last checkpoint that was stored
+        self._boundary: Checkpoint | None = None  # the last one behind which all rows can be had again
+
+    async def run(self) -> FoundRows:
+        passes = self._wanted.after == BEYOND
+        while self._at < self._wanted.until:
+            events = await self._projection.events(self._at)
+            if self._projection.stream.floor != self._floor:
+                return FoundRows([])  # of a history that is gone; nobody looks at it
+            if not events:
+                break
+            for step in steps(events, PASSED_AT_ONCE if passes else 1):
+                if passes:
+                    self._pass_over(step)
+                elif await self._is_full_after(step):
+                    return self._cut()
+                await asyncio.sleep(0)
+        end = Checkpoint(self._at, self._fold)
+        self._checkpoints.add(end, self._floor, self._passed if self._passed > APART_BYTES // 2 else 0)
+        return FoundRows(self._rows, end)
+
+    async def _is_full_after(self, events: Sequence[Event]) -> bool:
+        at, full = self._take(events, 0)
+        while at < len(events) and not full:
+            await self._recall_text()
+            at, full = self._take(events, at)
+        return full
+
+    def _take(self, events: Sequence[Event], start: int) -> tuple[int, bool]:
+        """Feed them from there on. Return how far that went, and whether no more is wanted: an event that shows a text
+        which is not here is not fed."""
+        wanted, rows, fold, items = self._wanted, self._rows, self._fold, self._items
+        after, limit, until = wanted.after, wanted.rows, wanted.until
+        include_raw, apart = self._projection.include_raw, self._checkpoints.apart
+        for at in range(start, len(events)):
+            event = events[at]
+            if event.seq > until:
+                break
+            if limit - STRIDE < len(rows) <= limit and fold.sequence > after - STRIDE:
+                self._boundary = Checkpoint(self._at, fold.copy())
+            if limit and fold.sequence >= after and items.missing_text and items.may_end_text(event):
+                return at, False
+            for each in fold.feed(event):
+                if each.sequence > after:
+                    made = row(each, event, include_raw=include_raw)
+                    rows.append(made)
+                    self._room -= len(made.raw) + len(made.native)
+            self._at = event.seq
+            self._passed += len(event.raw)
+            if not event.seq % apart or (self._passed > APART_BYTES and not event.seq % ALIGNED):
+                self._store()
+            if len(rows) > limit or (self._room < 0 and rows):
+                return at + 1, True
+        return len(events), False
+
+    def _pass_over(self, events: Sequence[Event]) -> None:
+        """Feed them for their numbers alone, up to the one that is wanted."""
+        items, apart, at = self._items, self._checkpoints.apart, 0
+        events = events[: bisect_right(events, self._wanted.until, key=_seq)]
+        while at < len(events):
+            next_place = self._at + apart - self._at % apart
+            end = bisect_right(events, next_place, key=_seq)
+            passed = items.pass_over(events[at:end], 0)
+            if not passed:
+                items.feed(events[at])
+                items.drop_text(events[at].seq)
+                passed = 1
+            self._passed += sum([len(event.raw) for event in events[at : at + passed]])
+            at += passed
+            self._at = events[at - 1].seq
+            if self._at >= next_place or self._passed > APART_BYTES:
+                self._store()
+
+    def _store(self) -> None:
+        self._checkpoints.add(Checkpoint(self._at, self._fold), self._floor, max(1, self._passed))
+        self._passed = 0
+
+    async def _recall_text(self) -> None:
+        """Read what was said before the checkpoint: the message that it was said in is about to be shown whole."""
+        missing, text = self._items.missing_text, RecalledText()
+        assert missing is not None
+        at = missing.after
+        while at < missing.last:
+            events = await self._projection.events(at)
+            if not events or self._projection.stream.floor != self._floor:
+                break
+            for step in steps(events[: bisect_right(events, missing.last, key=_seq)]):
+                text.take(step)
+                await asyncio.sleep(0)
+            at = events[-1].seq
+        self._items.fill_text(text)
+
+    def _cut(self) -> FoundRows:
+        # The next reading begins just where this one ends.
+        place = Checkpoint(self._at, self._fold)
+        if len(self._rows) > self._wanted.rows and self._boundary is not None:
+            place = self._boundary
+        if len(self._rows) <= self._wanted.rows or place is self._boundary:
+            self._checkpoints.add(place, self._floor)
+            self._projection.keep_cut(place, self._floor)
+        return FoundRows(self._rows[: self._wanted.rows])
+
+
+class CheckpointKeeper:
+    """Keeps the checkpoints of sessions' logs up, also where nobody reads them (INV-P7). `async with`, beside the log."""
+
+    def __init__(self, log: EventLog, kept: Checkpoints, is_session: Callable[[str, str], bool]) -> None:
+        """`is_session` is asked with a workspace and the name of a stream."""
+        self._log = log
+        self._kept = kept
+        self._is_session = is_session
+        self._due: dict[Stream, int] = {}
+        self._tasks = TaskSet("legation-checkpoints")
+
+    async def __aenter__(self) -> Self:
+        self._log.on_growth = self._grew
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._log.on_growth = None
+        await self._tasks.close()
+
+    def _grew(self, stream: Stream, upto: int) -> None:
+        if self._is_session(stream.info().workspace, stream.name):
+            self._due[stream] = upto
+            if not len(self._tasks):
+                self._tasks.start(self._run())
+
+    async def _run(self) -> None:
+        while self._due:
+            stream, upto = self._due.popitem()
+            projection = Projection(stream, self._kept, NOBODY, "sandbox-agent", include_raw=False)
+            try:
+                await projection.store(upto)
+            except LegationError as error:  # whoever reads it folds a longer way
+                logger.warning("cannot store checkpoints of session %s: %s", stream.name, error.code)
+
+    async def settle(self) -> None:
+        """Wait until nothing is due."""
+        await self._tasks.settle()

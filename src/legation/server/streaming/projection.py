@@ -1,8 +1,5 @@
 """Projections of a session's log: read from a checkpoint on, followed by the hub like a stream, sent as pages.
 
-INV-P3  A reading never holds the loop for more than `STEP` events of the log, or one of them and those in `STEP_BYTES`
-        before it, and never for more than it was asked for.
-INV-P4  It shows one history: if that is replaced meanwhile, it begins again.
 INV-P5  Readers at the end share one fold, which is fed with each event of the log once.
 INV-P6  A source holds at most `TAIL_ROWS` rows and `TAIL_BYTES` bytes besides one step's; who is behind that reads from
         a checkpoint.
@@ -17,8 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
 from operator import attrgetter
 from typing import Final, Self, cast
 
@@ -26,7 +22,18 @@ from starlette.responses import Response, StreamingResponse
 
 from legation.errors import Conflict, NotFound
 from legation.server.streaming import sse
-from legation.server.streaming.checkpoints import Checkpoint, Checkpoints, Fold, Schema, Track
+from legation.server.streaming.checkpoints import (
+    APART_BYTES,
+    BEYOND,
+    STEP,
+    Checkpoint,
+    Projection,
+    Schema,
+    WantedRows,
+    framed_row,
+    projector_of,
+    steps,
+)
 from legation.server.streaming.hub import (
     Credential,
     DerivedSource,
@@ -38,32 +45,10 @@ from legation.server.streaming.hub import (
 )
 from legation.server.streaming.sse import CHUNK_BYTES, Frames
 from legation.store.log import EventLog
-from legation.store.stream import GenerationRange, Stream
 from legation.wire.events import Event
-from legation.wire.universal.messages import ProjectedMessage
-from legation.wire.universal.output import ProjectedEvent, ProjectedRow, framed, join_frames
+from legation.wire.universal.output import ProjectedRow, framed, join_frames
 from legation.wire.universal.shapes import STRIDE, SessionFacts
 
-
-def row(emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool) -> ProjectedRow:
-    """Make its row, with its JSON; `framed_row` is for a live body."""
-    number, type_ = emitted.sequence, getattr(emitted, "type", "")
-    parts = emitted.apart(include_raw)
-    if parts:
-        start, text, *rest = parts
-        return ProjectedRow(number, cause.at, type_, start, text, cause=cause.seq, rest=tuple(rest))
-    return ProjectedRow(number, cause.at, type_, emitted.encode(include_raw), cause=cause.seq)
-
-
-def framed_row(
-    emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool
-) -> ProjectedRow:
-    return framed(row(emitted, cause, include_raw=include_raw))
-
-
-BEYOND: Final = 2**62  # above all numbers
-STEP: Final = 50  # events of the log: half a millisecond of a message, some more of tool calls
-STEP_BYTES: Final = 32 * 1024  # of them: of small objects it is some milliseconds
 TAIL_ROWS: Final = 4096
 TAIL_BYTES: Final = 2 * 1024 * 1024
 LONG: Final = 64  # rows that go out before what comes next is looked at
@@ -76,39 +61,6 @@ _OPENING: Final = b'{"events":['
 _ENDINGS: Final = {True: b'],"hasMore":true}', False: b'],"hasMore":false}'}
 
 
-@dataclass(frozen=True, slots=True)
-class WantedRows:
-    """Rows to read: above the number `after`, from what the log has up to `until`. The event of the log at which there is
-    no room left is the last one that is read, and its rows are all given."""
-
-    after: int
-    until: int
-    rows: int
-    room: int
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRows:
-    """Rows that were read."""
-
-    rows: list[ProjectedRow]
-    end: Checkpoint | None = (
-        None  # after the log was read to the end of what was wanted; else there may be more
-    )
-
-
-def steps(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
-    """Divide events into as many at a time as hold up nobody (INV-P3)."""
-    start = size = 0
-    for end, event in enumerate(events, 1):
-        size += len(event.raw)  # though it be its digest that is read: what is made of it has its text
-        if size >= STEP_BYTES or end - start == STEP:
-            yield events[start:end]
-            start, size = end, 0
-    if start < len(events):
-        yield events[start:]
-
-
 async def in_pieces(parts: Sequence[bytes], size: int) -> AsyncIterator[memoryview]:
     """Divide a long row into what can be copied at a time while others wait for their turn."""
     for part in parts:
@@ -116,106 +68,6 @@ async def in_pieces(parts: Sequence[bytes], size: int) -> AsyncIterator[memoryvi
         for start in range(0, len(view), size):
             yield view[start : start + size]
             await asyncio.sleep(0)
-
-
-class Projection:
-    """One session in one projection. It is made for a reader and thrown away: what lasts are the checkpoints."""
-
-    def __init__(
-        self, stream: Stream | GenerationRange, checkpoints: Checkpoints, track: Track, *, include_raw: bool
-    ) -> None:
-        self.stream = stream
-        self.include_raw = include_raw
-        self.apart = checkpoints.apart
-        self._checkpoints = checkpoints
-        self._track = track
-
-    async def read(self, wanted: WantedRows) -> FoundRows:
-        async with self._track.folding:
-            while True:
-                floor = self.stream.floor
-                start = self._checkpoints.find(self._track, wanted.after, floor)
-                found = await _LogWalk(self, start, wanted).run()
-                if self.stream.floor == floor:
-                    return found
-
-    async def end(self, after: int = BEYOND) -> int | None:
-        """Find the last number there is; None if there is one above `after`."""
-        found = await self.read(WantedRows(after, self.stream.visible, rows=0, room=0))
-        return None if found.end is None else found.end.sequence
-
-    def add_checkpoint(self, log_seq: int, fold: Fold) -> None:
-        self._checkpoints.add(self._track, log_seq, fold)
-
-    async def events(self, after: int) -> Sequence[Event]:
-        """Read events of the log; none at its end."""
-        stream = self.stream
-        found = stream.since(after)
-        if found is not None:
-            return found
-        kept = self._checkpoints.block(stream.key, after, stream.floor)
-        if kept:
-            return kept
-        found = await stream.read_older(after)
-        if found and found[0].seq >= stream.floor:
-            self._checkpoints.keep_block(stream.key, found)
-        return found
-
-
-class _LogWalk:
-    """Walk from a checkpoint to what is wanted, adding others on the way."""
-
-    def __init__(self, projection: Projection, start: Checkpoint, wanted: WantedRows) -> None:
-        self._projection = projection
-        self._wanted = wanted
-        self._floor = projection.stream.floor
-        self._at, self._fold = start.log_seq, start.fold.copy()
-        self._room = wanted.room
-        self._rows: list[ProjectedRow] = []
-        self._boundary: Checkpoint | None = None  # the last one behind which all rows can be had again
-
-    async def run(self) -> FoundRows:
-        while self._at < self._wanted.until:
-            events = await self._projection.events(self._at)
-            if self._projection.stream.floor != self._floor:
-                return FoundRows([])  # of a history that is gone; nobody looks at it
-            if not events:
-                break
-            for step in steps(events):
-                if self._is_full_after(step):
-                    return self._cut()
-                await asyncio.sleep(0)
-        self._projection.add_checkpoint(self._at, self._fold)
-        return FoundRows(self._rows, Checkpoint(self._at, self._fold))
-
-    def _is_full_after(self, events: Sequence[Event]) -> bool:
-        wanted, rows, fold = self._wanted, self._rows, self._fold
-        after, limit = wanted.after, wanted.rows
-        include_raw, apart = self._projection.include_raw, self._projection.apart
-        for event in events:
-            if event.seq > wanted.until:
-                break
-            if limit - STRIDE < len(rows) <= limit and fold.sequence > after - STRIDE:
-                self._boundary = Checkpoint(self._at, fold.copy())
-            for each in fold.feed(event):
-                if each.sequence > after:
-                    made = row(each, event, include_raw=include_raw)
-                    rows.append(made)
-                    self._room -= len(made.raw) + len(made.native)
-            self._at = event.seq
-            if not event.seq % apart:
-                self._projection.add_checkpoint(event.seq, fold)
-            if len(rows) > limit or (self._room < 0 and rows):
-                return True
-        return False
-
-    def _cut(self) -> FoundRows:
-        # The next reading begins just where this one ends.
-        if len(self._rows) <= self._wanted.rows:
-            self._projection.add_checkpoint(self._at, self._fold)
-        elif self._boundary is not None:
-            self._projection.add_checkpoint(self._boundary.log_seq, self._boundary.fold)
-        return FoundRows(self._rows[: self._wanted.rows])
 
 
 _seq = attrgetter("seq")
@@ -236,9 +88,9 @@ async def project(
     if found is None or found.deleted:
         raise NotFound(f"cannot find session {facts.session_id}; check its id")
     stream = of_generation(found, generation)
-    track = hub.checkpoints.track(stream.key, schema, facts)
     key = "\n".join((stream.key, schema, "raw" if include_raw else "", facts.native_session_id or ""))
-    return ProjectedSource(key, Projection(stream, hub.checkpoints, track, include_raw=include_raw))
+    projection = Projection(stream, hub.checkpoints, facts, schema, include_raw=include_raw)
+    return ProjectedSource(key, projection)
 
 
 def frames(rows: Sequence[Event]) -> Frames:
@@ -268,6 +120,7 @@ class ProjectedSource(DerivedSource):
         self._tail: list[ProjectedRow] = []
         self._tail_bytes = 0
         self._before_tail = 0
+        self._passed = 0  # bytes of rows since the last checkpoint that was stored
 
     @property
     def head(self) -> int:
@@ -343,20 +196,25 @@ class ProjectedSource(DerivedSource):
         """Feed all of them, or up to the end of a message: that repeats its text, and what came before goes out first.
         Return the number of the last one that was fed."""
         fold, at, reached = tip.fold, 0, tip.log_seq
-        include_raw, apart = self.projection.include_raw, self.projection.apart
+        include_raw, apart = self.projection.include_raw, self.projection.checkpoints.apart
+        items = projector_of(fold)
         while at < len(events):
             rows = [] if include_raw else fold.go_on(events, at)
             if rows:
                 at += len(rows)
             else:
                 event = events[at]
+                if items.missing_text and items.may_end_text(event):
+                    break  # whoever wants it reads it from a checkpoint
                 rows = [framed_row(each, event, include_raw=include_raw) for each in fold.feed(event)]
                 at += 1
             self._tail += rows
             self._tail_bytes += sum([len(each.raw) + len(each.native) for each in rows])
             before, reached = reached, events[at - 1].seq
-            if reached // apart > before // apart:
-                self.projection.add_checkpoint(reached, fold)
+            self._passed += sum([len(each.raw) for each in rows])
+            if reached // apart > before // apart or self._passed > APART_BYTES:
+                self.projection.checkpoints.add(Checkpoint(reached, fold), self._floor, max(1, self._passed))
+                self._passed = 0
             if len(rows) >= LONG:
                 break
         self._tip = Checkpoint(reached, fold)

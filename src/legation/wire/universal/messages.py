@@ -15,7 +15,7 @@ from legation.wire import event_types
 from legation.wire.acp.updates import Audio, ContentBlock, EmbeddedResource, ResourceLink
 from legation.wire.events import Event
 from legation.wire.universal import shapes
-from legation.wire.universal.items import KEPT
+from legation.wire.universal.asks import FormField, fields_of
 from legation.wire.universal.output import (
     LogRow,
     ProjectedEvent,
@@ -27,8 +27,8 @@ from legation.wire.universal.output import (
     json_value,
     time_of,
 )
-from legation.wire.universal.projector import FormField, Projector, fields_of
-from legation.wire.universal.shapes import Metadata, SessionFacts, floor
+from legation.wire.universal.projector import Projector
+from legation.wire.universal.shapes import Metadata, SessionFacts
 
 # The seed's own universal events. Every enum is an object whose `type` says which it is; keys are snake_case.
 
@@ -268,12 +268,8 @@ def _raw(part: shapes.Part) -> msgspec.Raw:
 
 REPLIES: Final = ("once", "always", "reject")
 _NO_END: Final = "the turn ended before the tool did"
-_RESET: Final = event_types.SessionReset.event_type()
 
 _encode = msgspec.json.Encoder().encode
-
-
-_NAME_BYTES = 256  # of a call and its name, in a dictionary
 
 
 class ProjectedMessage(msgspec.Struct, frozen=True):
@@ -317,50 +313,34 @@ class ProjectedMessage(msgspec.Struct, frozen=True):
 class MessageProjector:
     """The same fold as `Projector`, in other words."""
 
-    __slots__ = ("_items", "_sequence", "_session", "_started", "_tools")
+    __slots__ = ("_session", "items")
 
-    def __init__(self, session: SessionFacts) -> None:
+    def __init__(self, session: SessionFacts, items: Projector | None = None) -> None:
         self._session = session
-        self._items = Projector(session)
-        self._sequence = 0
-        self._started = False
-        self._tools: dict[str, str] = {}  # of this turn: the name of each call
+        self.items = items or Projector(session)
 
     def copy(self) -> MessageProjector:
         """One that goes on from here by itself."""
-        other = MessageProjector(self._session)
-        other._items, other._tools = self._items.copy(), dict(self._tools)
-        other._sequence, other._started = self._sequence, self._started
-        return other
+        return MessageProjector(self._session, self.items.copy())
 
     @property
     def sequence(self) -> int:
         """The last one that was given out."""
-        return self._sequence
-
-    @property
-    def held(self) -> int:
-        """Bytes, about, of what it remembers of calls."""
-        return self._items.held + _NAME_BYTES * len(self._tools)
+        return self.items.messages.sequence
 
     def go_on(self, events: Sequence[Event], start: int) -> list[ProjectedRow]:  # noqa: ARG002 - there are no deltas
         return []
 
     def feed(self, event: Event) -> list[ProjectedMessage]:
-        found = []
-        for projected in self._items.feed(event):
-            if projected.type == "session.started" and (event.type == _RESET or not self._started):
-                self._sequence, self._started, self._tools = floor(event.seq), True, {}
-            data = self._data(projected)
-            if data is not None:
-                self._sequence += 1
-                found.append(ProjectedMessage(self._sequence, data, event, self._session))
+        found, numbers = [], self.items.messages
+        for projected in self.items.begin(event):
+            if numbers.count(projected):
+                data = self._data(projected)
+                found.append(ProjectedMessage(numbers.sequence, data, event, self._session))
         return found
 
-    def _data(self, projected: ProjectedEvent) -> EventData | None:
+    def _data(self, projected: ProjectedEvent) -> EventData:
         match projected.data:
-            case shapes.ItemDelta():
-                return None
             case shapes.ItemEvent(item=item):
                 return self._item(projected, item)
             case shapes.SessionStarted(metadata=metadata):
@@ -373,39 +353,27 @@ class MessageProjector:
                 return MessageEvent(UnparsedMessage(LogRow.of(projected.cause), error))
         return self._asked(projected)
 
-    def _asked(self, projected: ProjectedEvent) -> EventData | None:
-        if projected.type == "turn.ended":
-            self._tools = {}
+    def _asked(self, projected: ProjectedEvent) -> EventData:
         if projected.type in ("question.requested", "permission.requested"):
             payload = event_types.decode(projected.cause)
             if isinstance(payload, event_types.QuestionAsked):
                 return _question(payload)
             if isinstance(payload, event_types.PermissionAsked):
                 return _permission(payload, projected.cause)
-        return UnknownEvent(LogRow.of(projected.cause)) if projected.has_raw else None
+        return UnknownEvent(LogRow.of(projected.cause))
 
-    def _item(self, projected: ProjectedEvent, item: shapes.Item) -> EventData | None:
-        if projected.type == "item.started":
-            return None
+    def _item(self, projected: ProjectedEvent, item: shapes.Item) -> EventData:
         if item.kind in ("status", "unknown"):
             return UnknownEvent(LogRow.of(projected.cause))
         failed = item.status == "failed"
-        tool = self._tools.get(item.native_item_id or "", "")
+        tool = self.items.messages.tools.get(item.native_item_id or "", "")
         parts = [_message_part(part, tool, failed=failed) for part in item.content]
-        if item.kind == "tool_call":
-            self._note_name(item)
+        self.items.messages.note_name(item)
         if failed and projected.synthetic:
             parts.append(MessageError(_NO_END))
         metadata = MessageMetadata(item.item_id, item.status, item.native_item_id, item.parent_id)
         kept = tuple(part for part in parts if part is not None)
         return MessageEvent(ParsedMessage(item.role or "assistant", kept, metadata))
-
-    def _note_name(self, item: shapes.Item) -> None:
-        for part in item.content:
-            if isinstance(part, shapes.ItemToolCall):
-                self._tools[part.call_id] = part.name
-                if len(self._tools) > 2 * KEPT:  # of those before, the fold itself has forgotten the calls
-                    del self._tools[next(iter(self._tools))]
 
 
 def _question(asked: event_types.QuestionAsked) -> QuestionEvent:

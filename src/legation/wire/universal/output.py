@@ -356,20 +356,23 @@ def time_of(event: Event) -> datetime:
 class Outbox:
     """Collects what one event of the log, the `cause`, becomes. `sequence` is the last number that was given out."""
 
-    __slots__ = ("_found", "_items", "_session", "cause", "sequence")
+    __slots__ = ("_found", "_items", "cause", "sequence", "session")
 
-    def __init__(self, session: SessionFacts) -> None:
-        self._session = session
-        self.sequence = 0
-        self._items = 0
+    def __init__(self, session: SessionFacts, sequence: int = 0, items: int = 0) -> None:
+        self.session = session
+        self.sequence = sequence
+        self._items = items
         self.cause: Event
         self._found: list[ProjectedEvent] = []
 
     def copy(self) -> Outbox:
         """Between two events."""
-        other = Outbox(self._session)
-        other.sequence, other._items = self.sequence, self._items
-        return other
+        return Outbox(self.session, self.sequence, self._items)
+
+    @property
+    def items(self) -> int:
+        """The last number that an item was given."""
+        return self._items
 
     def begin(self, cause: Event) -> list[ProjectedEvent]:
         """The list that fills from now on."""
@@ -384,7 +387,7 @@ class Outbox:
     def emit(self, type_: EventType, data: Data, *, synthetic: bool = False, raw: bool = False) -> None:
         self.sequence += 1
         self._found.append(
-            ProjectedEvent(self.sequence, type_, data, synthetic, raw, self.cause, self._session)
+            ProjectedEvent(self.sequence, type_, data, synthetic, raw, self.cause, self.session)
         )
 
     def delta(
@@ -401,13 +404,13 @@ class Outbox:
         data = ItemDelta(item_id, native_id, text)
         self._found.append(
             ProjectedEvent(
-                self.sequence, "item.delta", data, not raw, raw, self.cause, self._session, head, literal
+                self.sequence, "item.delta", data, not raw, raw, self.cause, self.session, head, literal
             )
         )
 
     def delta_head(self, item_id: str, native_id: str | None) -> bytes:
         """The beginning that all deltas of an item have in common: of a hundred events ninety-nine are deltas."""
-        session = self._session
+        session = self.session
         names = (session.session_id, session.native_session_id, item_id, native_id)
         return _DELTA_HEAD % tuple(json_bytes(name) for name in names)  # lone surrogates too
 

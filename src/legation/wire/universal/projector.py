@@ -9,13 +9,15 @@ INV-U6  Every item that is completed was started, once, and its deltas together 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+from zlib import crc32
 
 import msgspec
 from msgspec import UNSET
 
-from legation.wire import event_types
+from legation.wire import event_types, jsontext
 from legation.wire.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
@@ -40,7 +42,6 @@ from legation.wire.acp.updates import (
     UsageUpdate,
     UserMessageChunk,
 )
-from legation.wire.api.sessions import ALWAYS
 from legation.wire.event_types import (
     AgentExited,
     Diagnostic,
@@ -62,188 +63,18 @@ from legation.wire.event_types import (
 )
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
 from legation.wire.universal import shapes
-from legation.wire.universal.items import Chunk, TextItems, ToolItems, part_of
+from legation.wire.universal.asks import Asks, AsksState
+from legation.wire.universal.items import KEPT, ToolItems, ToolItemState
 from legation.wire.universal.output import (
     Outbox,
     ProjectedEvent,
     ProjectedRow,
     embedded,
-    json_text,
     json_value,
     nests_too_deep,
 )
 from legation.wire.universal.shapes import ItemLabel, SessionFacts
-
-# Permissions and questions: asked, and answered by the same id.
-
-# A question's form as 0.1.11 can show it: one prompt, one list of options; and its answer as one text.
-#
-# The fields of a form are asked in their order: `answers[n]` of a reply is about the nth.
-
-_BOOLEAN = (("Yes", True), ("No", False))
-
-
-class FormChoice(msgspec.Struct, frozen=True):
-    label: str
-    value: object
-
-
-class FormField(msgspec.Struct, frozen=True):
-    """`type` is JSON Schema's. With `choices`, only their values are valid; `many` of them at once where it says so."""
-
-    name: str
-    title: str
-    type: str
-    description: str | None = None
-    choices: tuple[FormChoice, ...] = ()
-    many: bool = False
-
-
-def fields_of(schema: Mapping[str, object] | None) -> tuple[FormField, ...]:
-    """The fields that an agent's schema asks for, as far as it can be read."""
-    properties = (schema or {}).get("properties")
-    if not isinstance(properties, Mapping):
-        return ()
-    return tuple(_field(str(name), each) for name, each in properties.items() if isinstance(each, Mapping))
-
-
-def _asked_question(question: QuestionAsked) -> shapes.Question:
-    fields = fields_of(question.requested_schema)
-    return shapes.Question(question.id, _prompt(question, fields), _options(fields), None, "requested")
-
-
-def _answered_question(asked: shapes.Question | None, answer: QuestionAnswered) -> shapes.Question:
-    """`asked` is None where the question is not in the log that was read."""
-    accepted = answer.outcome == "accepted"
-    return shapes.Question(
-        answer.id,
-        asked.prompt if asked else "",
-        asked.options if asked else (),
-        _response(answer.content) if accepted else None,
-        "answered" if accepted else "rejected",
-    )
-
-
-def _field(name: str, schema: Mapping[str, object]) -> FormField:
-    type_ = str(schema.get("type", "string"))
-    items = schema.get("items")
-    many = type_ == "array"
-    described = schema.get("description")
-    return FormField(
-        name=name,
-        title=str(schema.get("title") or name),
-        type=type_,
-        description=described if isinstance(described, str) else None,
-        choices=_choices(items if many and isinstance(items, Mapping) else schema),
-        many=many,
-    )
-
-
-def _choices(schema: Mapping[str, object]) -> tuple[FormChoice, ...]:
-    for key in ("oneOf", "anyOf"):
-        listed = schema.get(key)
-        if isinstance(listed, Sequence) and not isinstance(listed, str):
-            named = [each for each in listed if isinstance(each, Mapping) and "const" in each]
-            return tuple(FormChoice(str(each.get("title") or each["const"]), each["const"]) for each in named)
-    values = schema.get("enum")
-    if isinstance(values, Sequence) and not isinstance(values, str):
-        names = schema.get("enumNames")
-        labels = names if isinstance(names, Sequence) and len(names) == len(values) else values
-        return tuple(FormChoice(str(label), value) for label, value in zip(labels, values, strict=True))
-    if schema.get("type") == "boolean":
-        return tuple(FormChoice(label, value) for label, value in _BOOLEAN)
-    return ()
-
-
-def _prompt(question: QuestionAsked, fields: tuple[FormField, ...]) -> str:
-    """The message; after it the page to visit, or what there is to fill in where that is more than one choice."""
-    lines = [question.message]
-    if question.url is not None:
-        lines.append(question.url)
-    if len(fields) > 1 or (fields and not fields[0].choices):
-        lines += [_described(field) for field in fields]
-    return "\n".join(lines)
-
-
-def _described(field: FormField) -> str:
-    kind = " | ".join(choice.label for choice in field.choices) or field.type
-    about = f": {field.description}" if field.description else ""
-    return f"- {field.title} ({kind}){about}"
-
-
-def _options(fields: tuple[FormField, ...]) -> tuple[str, ...]:
-    """The options of the one field; beside it there may be room for words of one's own, as agents name it."""
-    first, *others = fields or (None,)
-    if first is None or any(other.name != f"{first.name}_custom" for other in others):
-        return ()
-    return tuple(choice.label for choice in first.choices)
-
-
-def _response(content: Mapping[str, object] | None) -> str | None:
-    """The one value as text; several as JSON."""
-    if not content:
-        return None
-    values = list(content.values())
-    if len(values) > 1:
-        return json_text(content)
-    value = values[0]
-    if isinstance(value, list | tuple):
-        return ", ".join(str(each) for each in value)
-    return value if isinstance(value, str) else json_text(value)
-
-
-_GRANT: Final = "grant:"  # what a grant's own approvals are decided by
-
-
-class _AskedPermission(msgspec.Struct, frozen=True):
-    """A permission that was asked for: what its answer must say again, and which options would allow it for ever."""
-
-    tool: str
-    for_ever: tuple[str, ...] = ()
-
-
-_UNSEEN: Final = _AskedPermission("other")
-
-
-class Asks:
-    __slots__ = ("_permissions", "_questions")
-
-    def __init__(self) -> None:
-        self._permissions: dict[str, _AskedPermission] = {}
-        self._questions: dict[str, shapes.Question] = {}
-
-    def copy(self) -> Asks:
-        other = Asks()
-        other._permissions, other._questions = dict(self._permissions), dict(self._questions)
-        return other
-
-    def permission_asked(self, out: Outbox, asked: PermissionAsked) -> None:
-        for_ever = tuple(each.option_id for each in asked.options if each.kind == "allow_always")
-        self._permissions[asked.id] = _AskedPermission(asked.action.tool, for_ever)
-        data = shapes.Permission(asked.id, asked.action.tool, "requested", embedded(out.cause.payload))
-        out.emit("permission.requested", data, raw=True)
-
-    def permission_answered(self, out: Outbox, answer: PermissionAnswered) -> None:
-        asked = self._permissions.pop(answer.id, _UNSEEN)
-        data = shapes.Permission(answer.id, asked.tool, _status(answer, asked), embedded(out.cause.payload))
-        out.emit("permission.resolved", data, synthetic=True, raw=True)
-
-    def question_asked(self, out: Outbox, asked: QuestionAsked) -> None:
-        data = self._questions[asked.id] = _asked_question(asked)
-        out.emit("question.requested", data, raw=True)
-
-    def question_answered(self, out: Outbox, answer: QuestionAnswered) -> None:
-        data = _answered_question(self._questions.pop(answer.id, None), answer)
-        out.emit("question.resolved", data, synthetic=True, raw=True)
-
-
-def _status(answer: PermissionAnswered, asked: _AskedPermission) -> shapes.PermissionStatus:
-    """A refusal is any end that is no yes: silence, a cancelled turn."""
-    if answer.outcome != "approved":
-        return "reject"
-    for_ever = answer.option_id in asked.for_ever or answer.by.startswith(_GRANT) or answer.message == ALWAYS
-    return "accept_for_session" if for_ever else "accept"
-
+from legation.wire.universal.text import Chunk, MissingText, RecalledText, TextItems, TextState, part_of
 
 # Updates that are no part of the conversation, in a few words; what they say whole stands beside them.
 
@@ -322,10 +153,9 @@ _INT32: Final = range(-(2**31), 2**31)
 _GONE: Final = frozenset(("closed", "deleted"))
 
 
-class Life(msgspec.Struct):
+class Life(msgspec.Struct, array_like=True):
     """`turn` is the one that runs; `last_turn` is the one that ran before, which does not begin again."""
 
-    session: SessionFacts
     fresh: bool = True  # no event yet, or a reset
     shown_active: bool = False
     ended: bool = False
@@ -338,7 +168,7 @@ class Life(msgspec.Struct):
 
     def begin(self, out: Outbox, *, raw: bool = False) -> None:
         self.fresh = self.ended = False
-        data = shapes.SessionStarted(self.session.metadata)
+        data = shapes.SessionStarted(out.session.metadata)
         out.emit("session.started", data, synthetic=True, raw=raw)
 
     def begin_turn(self, out: Outbox, turn: str, *, raw: bool) -> None:
@@ -401,16 +231,125 @@ _NO_TROUBLE: Final = frozenset(
 )
 
 
+class MessageNumbers(msgspec.Struct, array_like=True):
+    """Numbers of the whole messages that `messages` makes of projected events. They are counted with every fold, so that
+    a checkpoint is of both. `tools` are the names of the calls of this turn."""
+
+    sequence: int = 0
+    started: bool = False
+    tools: dict[str, str] = {}
+
+    def copy(self) -> MessageNumbers:
+        return MessageNumbers(self.sequence, self.started, dict(self.tools))
+
+    def count(self, projected: ProjectedEvent) -> bool:
+        """Whether it is told; then `sequence` is its number."""
+        if projected.type == "session.started" and (projected.cause.type == _RESET or not self.started):
+            self.sequence, self.started, self.tools = shapes.floor(projected.cause.seq), True, {}
+        elif projected.type == "turn.ended":
+            self.tools = {}
+        told = self._is_told(projected)
+        self.sequence += told
+        return told
+
+    def _is_told(self, projected: ProjectedEvent) -> bool:
+        if projected.type in ("item.delta", "item.started"):
+            return False
+        data = projected.data
+        if isinstance(data, shapes.SessionEnded) and data.reason == "error":
+            return True
+        return projected.type in _ALWAYS_TOLD or projected.has_raw
+
+    def note_name(self, item: shapes.Item) -> None:
+        """Note the name of a call once it is told: its own item comes before."""
+        for part in item.content:
+            if isinstance(part, shapes.ItemToolCall):
+                self.tools[part.call_id] = part.name
+                if len(self.tools) > 2 * KEPT:  # of those before, the fold itself has forgotten the calls
+                    del self.tools[next(iter(self.tools))]
+
+
+_RESET: Final = SessionReset.event_type()
+_ALWAYS_TOLD: Final = frozenset(
+    (
+        "item.completed",
+        "session.started",
+        "error",
+        "agent.unparsed",
+        "question.requested",
+        "permission.requested",
+    )
+)
+
+STATE_FORMAT: Final = 1
+"""Of `FoldState`, and of what a fold makes of it: to be raised whenever the same log gives other numbers or other events.
+Checkpoints of another format are not read."""
+
+
+class FoldState(msgspec.Struct, frozen=True, array_like=True):
+    """A fold between two events, but for the text of the message that is being said (INV-U8). It says nothing that is not
+    in the log."""
+
+    sequence: int
+    items: int
+    messages: MessageNumbers
+    life: Life
+    text: TextState | None
+    calls: Mapping[str, ToolItemState]
+    asks: AsksState
+
+
+_read_state = msgspec.json.Decoder(FoldState).decode
+_UNWRITABLE: Final = (*jsontext.READ_ERRORS, TypeError, OverflowError)
+
+
+def encode_state(state: FoldState) -> bytes | None:
+    """Encode it with a checksum. None where it would not come back as it is: then there is no checkpoint here."""
+    try:
+        text = _written(state)
+        if _decoded(text) != state:
+            return None
+    except _UNWRITABLE:
+        return None
+    return crc32(text).to_bytes(4) + text
+
+
+def decode_state(encoded: bytes) -> FoldState | None:
+    """None where it is damaged: whoever wants it folds from an earlier one."""
+    text = encoded[4:]
+    if crc32(text).to_bytes(4) != encoded[:4]:
+        return None
+    try:
+        return _decoded(text)
+    except _UNWRITABLE:
+        return None
+
+
+def _written(state: FoldState) -> bytes:
+    try:
+        return msgspec.json.encode(state)
+    except (UnicodeEncodeError, OverflowError):  # half a character, a number above 64 bits
+        return json.dumps(msgspec.to_builtins(state), separators=(",", ":")).encode()
+
+
+def _decoded(text: bytes) -> FoldState:
+    try:
+        return _read_state(text)
+    except jsontext.READ_ERRORS:
+        return msgspec.convert(jsontext.read_leniently(text), FoldState)
+
+
 class Projector:
-    __slots__ = ("_asks", "_life", "_out", "_session", "_text", "_tools")
+    __slots__ = ("_asks", "_life", "_out", "_session", "_text", "_tools", "messages")
 
     def __init__(self, session: SessionFacts) -> None:
         self._session = session
         self._out = Outbox(session)
+        self.messages = MessageNumbers()
         self._forget()
 
     def _forget(self) -> None:
-        self._life = Life(self._session)
+        self._life = Life()
         self._text = TextItems()
         self._tools = ToolItems()
         self._asks = Asks()
@@ -419,38 +358,93 @@ class Projector:
         """One that goes on from here by itself."""
         other = Projector(self._session)
         other._out = self._out.copy()
+        other.messages = self.messages.copy()
         other._life = self._life.copy()
         other._text = self._text.copy()
         other._tools = self._tools.copy()
         other._asks = self._asks.copy()
         return other
 
+    def state(self) -> FoldState:
+        """As it is, to be encoded at once: nothing is copied."""
+        return FoldState(
+            self._out.sequence,
+            self._out.items,
+            self.messages,
+            self._life,
+            self._text.state(),
+            self._tools.state(),
+            self._asks.state(),
+        )
+
+    @classmethod
+    def restored(cls, session: SessionFacts, state: FoldState, log_seq: int) -> Projector:
+        """One that goes on behind that event of the log. The state is its own from now on."""
+        fold = cls(session)
+        fold._out = Outbox(session, state.sequence, state.items)
+        fold.messages, fold._life = state.messages, state.life
+        fold._text = TextItems.restored(fold._out, state.text, log_seq)
+        fold._tools, fold._asks = ToolItems(state.calls), Asks(state.asks)
+        return fold
+
     @property
     def sequence(self) -> int:
         """The last one that was given out."""
         return self._out.sequence
-
-    @property
-    def held(self) -> int:
-        """Bytes, about, of what it remembers of open calls."""
-        return self._tools.held
 
     def feed(self, event: Event) -> list[ProjectedEvent]:
         """The events of one stream, in order, from its first readable one."""
         found = self._out.begin(event)
         if self._text.goes_on(self._out, event):
             return found
-        payload = Unrecognized(event.brief) if nests_too_deep(event.brief) else event_types.decode(event)
+        self._take(event)
+        for each in found:
+            if self.messages.count(each) and type(each.data) is shapes.ItemEvent:
+                self.messages.note_name(each.data.item)
+        return found
+
+    def begin(self, event: Event) -> list[ProjectedEvent]:
+        """As `feed`, of which the messages are not counted yet."""
+        found = self._out.begin(event)
+        if not self._text.goes_on(self._out, event):
+            self._take(event)
+        return found
+
+    def _take(self, event: Event) -> None:
+        payload = _payload(event)
         if self._life.fresh and type(payload) is not SessionReset:
             self._out.jump()
             self._life.begin(self._out)
         _TAKES.get(type(payload), Projector._state)(self, payload)
-        return found
 
     def go_on(self, events: Sequence[Event], start: int) -> list[ProjectedRow]:
         """The frames of the events from there on, one each, as far as they only go on with a message: of a hundred
         events ninety-nine do. Without `raw`. What comes next is for `feed`."""
         return self._text.go_on(self._out, events, start)
+
+    # Its text, which need not be there (INV-U8).
+
+    def pass_over(self, events: Sequence[Event], start: int) -> int:
+        """As `go_on`, for who wants nothing of it: how many of them there are. Their text is missing then."""
+        return self._text.pass_over(self._out, events, start)
+
+    def drop_text(self, log_seq: int) -> None:
+        """Let go of the text of the message that is being said: `log_seq` is the last event that was fed."""
+        self._text.drop(log_seq)
+
+    @property
+    def missing_text(self) -> MissingText | None:
+        return self._text.missing
+
+    def fill_text(self, text: RecalledText) -> None:
+        self._text.fill(text)
+
+    def may_end_text(self, event: Event) -> bool:
+        """Whether the message that is being said may end with that event. What tells its end is its first row."""
+        payload = _payload(event)
+        if isinstance(payload, Chunk):
+            return not self._text.is_said_by(payload)
+        return type(payload) in _MAY_END
 
     # The conversation.
 
@@ -598,6 +592,28 @@ class Projector:
         self._out.whole_item(kind, role, (*words, whole), native_id=cause, synthetic=cause not in _OF_AGENTS)
 
 
+def _payload(event: Event) -> object:
+    return Unrecognized(event.brief) if nests_too_deep(event.brief) else event_types.decode(event)
+
+
+_MAY_END: Final = frozenset(
+    (
+        ToolCall,
+        ToolCallUpdate,
+        Plan,
+        PlanUpdate,
+        PlanRemoved,
+        CompactionUpdate,
+        PromptStarted,
+        PromptFinished,
+        TurnState,
+        PermissionAsked,
+        QuestionAsked,
+        SessionStatus,
+        SessionReset,
+        Unrecognized,
+    )
+)
 _TAKES: Final[dict[type, Callable[[Projector, Any], None]]] = {
     AgentMessageChunk: Projector._say,
     AgentThoughtChunk: Projector._say,

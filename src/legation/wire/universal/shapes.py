@@ -36,6 +36,9 @@ class SessionFacts(msgspec.Struct, frozen=True):
     metadata: Metadata
 
 
+NOBODY: Final = SessionFacts("", "", None, Metadata(""))  # for a fold of which nothing is shown
+
+
 def floor(seq: int) -> int:
     """The number before the first one that a reading from this event on gives out."""
     return STRIDE * (seq - 1)
