@@ -56,7 +56,7 @@ INSIDE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "store": (
         ("datafolder", "codec"),
         ("files", "forbidden", "stream"),
-        ("log", "jsonl", "database", "trust"),
+        ("log", "digest", "jsonl", "database", "trust"),
         ("secrets", "sqlite"),
         ("audit", "counters", "blobs", "backup"),
         ("identity",),

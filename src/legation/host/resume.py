@@ -42,8 +42,9 @@ from legation.host.options import OFFER_TYPES, Offers, OpenedSession, Put, Sessi
 from legation.host.router import Held
 from legation.host.session import Session
 from legation.host.turn import CutWords
+from legation.store.digest import Opened, digest
 from legation.store.stream import Stream
-from legation.wire import event_types, jsontext
+from legation.wire import jsontext
 from legation.wire.acp.methods import McpServer, SessionSetup
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.event_types import (
@@ -51,11 +52,9 @@ from legation.wire.event_types import (
     Diagnostic,
     DiagnosticCode,
     PermissionAnswered,
-    PermissionAsked,
     PromptFinished,
     PromptStarted,
     QuestionAnswered,
-    QuestionAsked,
     SessionUpdated,
     TurnState,
 )
@@ -68,6 +67,7 @@ LONGEST: Final = 1024 * 1024  # bytes of an event that is looked into
 STEP: Final = 500  # events that are folded before others have their turn,
 STEP_BYTES: Final = 256 * 1024  # or so many bytes of them: a few milliseconds
 MOST_ESCAPED: Final = 8  # bytes of JSON for one of a text, and what stands around that
+FIRST_LOOK: Final = 4000  # events before the end in which a transcript may find enough
 LEFT_OUT: Final = "[what came before is left out]"
 
 _PROMPT: Final = PromptStarted.event_type()
@@ -207,9 +207,19 @@ async def in_one_batch(replay: Sequence[Draft]) -> AsyncIterator[Sequence[Row]]:
 
 async def transcript_of(stream: Stream, limit: int) -> str:
     """The last of it as text, about so many characters at most: who said what, and which tools were used."""
+    events = FIRST_LOOK
+    while True:
+        after = stream.visible - events
+        found = await _transcript_of(stream, max(after, 0), limit)
+        if found.startswith(LEFT_OUT) or after < stream.floor:
+            return found
+        events *= 4
+
+
+async def _transcript_of(stream: Stream, after: int, limit: int) -> str:
     told: deque[tuple[str, deque[str]]] = deque()
     size, cut = 0, False
-    async for row in _in_turn(stream.subscribe(follow=False).batches()):
+    async for row in _in_turn(stream.subscribe(after, follow=False).batches()):
         who, text = _words_of(row)
         if not text:
             continue
@@ -273,48 +283,26 @@ def _canonical(value: object) -> bytes:
         return json.dumps(value, sort_keys=True).encode()
 
 
-_OPENING = (PermissionAsked, QuestionAsked, PromptStarted)
-_CLOSING = (PermissionAnswered, QuestionAnswered, PromptFinished)
-_TYPES = frozenset(each.event_type() for each in (*_OPENING, *_CLOSING))
 _HOST_ENDED = CutWords("the host ended before", "the host ended before")
 
 
 async def unfinished_events(stream: Stream, after: int = 0, why: CutWords = _HOST_ENDED) -> list[Payload]:
-    """The events that close it. Reads the whole history above `after`, so once for a session of another host's."""
-    still_open: dict[str, Payload] = {}
-    async for event in stream.subscribe(after, follow=False):
-        if event.type not in _TYPES:
-            continue
-        payload = event_types.decode(event)
-        if isinstance(payload, _OPENING):
-            still_open[_opened_name(payload)] = payload
-        elif isinstance(payload, _CLOSING):
-            still_open.pop(_opened_name(payload), None)
-    return [end for payload in reversed(still_open.values()) for end in _ends(payload, why)]
+    """Return the events that close what was begun above `after` and has no end, the last first."""
+    still_open = (await digest(stream)).open.items()
+    ends = [_ends(name, each.kind, why) for name, each in still_open if each.seq > after]
+    return [end for each in reversed(ends) for end in each]
 
 
-def _opened_name(payload: object) -> str:
-    match payload:
-        case PromptStarted(turn=turn) | PromptFinished(turn=turn):
-            return turn
-        case PermissionAsked(id=name) | PermissionAnswered(id=name):
-            return name
-        case QuestionAsked(id=name) | QuestionAnswered(id=name):
-            return name
-    raise TypeError(type(payload).__name__)
-
-
-def _ends(payload: Payload, why: CutWords) -> list[Payload]:
-    match payload:
-        case PermissionAsked(id=name):
+def _ends(name: str, kind: Opened, why: CutWords) -> list[Payload]:
+    match kind:
+        case "permission":
             return [PermissionAnswered(id=name, outcome="superseded", by="legation", reason=why.waited)]
-        case QuestionAsked(id=name):
+        case "question":
             return [QuestionAnswered(id=name, outcome="superseded", by="legation", reason=why.waited)]
-        case PromptStarted(turn=turn):
+        case "turn":
             error = RpcError(ErrorCode.INTERNAL_ERROR, why.ran, CUT)
-            finished = PromptFinished(turn=turn, stop_reason="cancelled", error=error)
-            return [finished, TurnState(turn=turn, state="idle", reason="cancelled")]
-    return []
+            finished = PromptFinished(turn=name, stop_reason="cancelled", error=error)
+            return [finished, TurnState(turn=name, state="idle", reason="cancelled")]
 
 
 # What a resumed agent may say of its state before it answers; anything else would be history.

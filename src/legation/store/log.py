@@ -214,9 +214,9 @@ class EventLog:
             return ""
         return name
 
-    async def read(self, stream: str, after: int) -> list[Event]:
+    async def read(self, stream: str, after: int, room: int = READ_BYTES) -> list[Event]:
         self.must_be_readable(f"stream {stream} after {after}")
-        return await self._read(self._backend.read, stream, after, READ_BYTES)
+        return await self._read(self._backend.read, stream, after, room)
 
     async def checkpoint(self, stream: str, wanted: WantedCheckpoint) -> KeepCheckpoint | None:
         if not self._backend.durable:

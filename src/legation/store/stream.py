@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
         def submit(self, stream: Stream, op: Op) -> None: ...
         def commit(self, stream: Stream, op: Op) -> Awaitable[None]: ...
-        async def read(self, stream: str, after: int) -> list[Event]: ...
+        async def read(self, stream: str, after: int, room: int = ...) -> list[Event]: ...
         async def keep(self, stream: Stream, text: bytes) -> str: ...
         async def checkpoint(self, stream: str, wanted: WantedCheckpoint) -> KeepCheckpoint | None: ...
 
@@ -486,6 +486,13 @@ class Stream:
         if older or after >= self._before_tail:
             return older
         return self._tail[:]  # what lay between was deleted, or was malformed and has been reported
+
+    async def event(self, seq: int) -> Event | None:
+        """One event of what it shows."""
+        found = self.since(seq - 1)
+        if found is None:
+            found = await self._log.read(self.key, seq - 1, 1)
+        return found[0] if found and found[0].seq == seq else None
 
 
 class GenerationRange:

@@ -29,6 +29,10 @@ from legation.server.acp.messages import ACP_TYPES, EXTENSION, Updates
 from legation.server.streaming.hub import Credential, DerivedSource, Hub, LiveStreamReader, StreamSource
 from legation.server.streaming.sse import CHUNK_BYTES, Frames, as_utf8, first_chunk
 from legation.store.codec import REFERENCE, reference, referred_stream, split_reference
+from legation.store.digest import FACTS as _FACTS
+from legation.store.digest import MODE as _MODE
+from legation.store.digest import OPTIONS as _OPTIONS
+from legation.store.digest import digest, setup_members
 from legation.store.log import READ_BYTES, EventLog
 from legation.store.stream import GenerationRange, Receipt, Stream, Subscription, size_of
 from legation.wire import event_types, jsontext
@@ -41,7 +45,6 @@ from legation.wire.event_types import (
     QuestionAsked,
     SessionReset,
     SessionStatus,
-    SetupFacts,
 )
 from legation.wire.events import Draft, Event
 
@@ -57,9 +60,6 @@ _QUESTIONS: Final = frozenset(
 _NOTED: Final = _QUESTIONS | {kind.event_type() for kind in (AgentExited, SessionReset, SessionStatus)}
 _RESET: Final = SessionReset.event_type()
 _STATUS: Final = SessionStatus.event_type()
-_FACTS: Final = SetupFacts.event_type()
-_MODE: Final = "current-mode-update"
-_OPTIONS: Final = "config-option-update"
 _SAID: Final = "user-message-chunk"
 
 Note = Callable[[str, object], None]  # the session's id, and the event's payload
@@ -159,15 +159,33 @@ class SessionFollower:
         self._tell(history.rest())
         return setup
 
-    async def skip(self, *, to_active: bool = False) -> Setup:
-        """Tell nothing of what there is; with `to_active`, of what there is before the session became active."""
+    async def skip(self) -> Setup:
+        """Tell nothing of what there is, but what waits for an answer."""
+        setup = Setup()
+        while True:
+            floor, self.seq = self.stream.floor, self.stream.visible
+            found = await digest(self.stream)
+            for number in sorted({*found.setup.values()}):
+                setup.take([each] if (each := await self.stream.event(number)) else ())
+            for asked in found.open.values():
+                if (
+                    asked.kind != "turn"
+                    and asked.seq <= self.seq
+                    and (each := await self.stream.event(asked.seq))
+                ):
+                    self._keep_open([each])
+            if self.stream.floor == floor:
+                return setup
+
+    async def skip_to_active(self) -> Setup:
+        """Tell nothing of what there is before the session became active."""
         setup = Setup()
         async for events in past(self.stream, self.stream.visible):
             self._keep_open(events)
             for event in events:
                 setup.take([event])
                 self.seq = event.seq
-                if to_active and event.type == _STATUS:
+                if event.type == _STATUS:
                     return setup
         return setup
 
@@ -263,12 +281,8 @@ class Setup:
 
     def take(self, events: Sequence[Event]) -> None:
         for event in events:
-            if event.type in (_MODE, _OPTIONS):
-                self._note(_members(event.brief))
-            elif event.type == _FACTS:
-                facts = _members(event.brief)
-                modes = facts.get("modes")
-                self._note({**facts, **modes} if isinstance(modes, dict) else facts)
+            if event.type in (_MODE, _OPTIONS, _FACTS):
+                self._note(setup_members(event))
 
     def _note(self, update: Mapping[str, object]) -> None:
         for name in ("currentModeId", "availableModes"):

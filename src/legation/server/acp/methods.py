@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
@@ -133,8 +132,7 @@ class AcpMethods:
         session_id, new = new_id("ses"), NewSession(agent=self._slot.agent)
         record = await self._sessions.create(by, session_id, new, slot=self._slot, place=place)
         session = await self._sessions.agents.attach(record, slot=self._slot)
-        active = partial(SessionFollower.skip, to_active=True)
-        return await self._opened(session, active, {"sessionId": session_id})
+        return await self._opened(session, SessionFollower.skip_to_active, {"sessionId": session_id})
 
     async def _opened(
         self, session: Session, begin: Begin, members: Mapping[str, object] | None = None

@@ -29,6 +29,7 @@ from typing import Final, Literal, NamedTuple, Self, TypeAlias
 
 from legation.errors import LegationError
 from legation.store.codec import WantedCheckpoint
+from legation.store.digest import digest
 from legation.store.log import EventLog
 from legation.store.stream import GROWTH_BYTES, GROWTH_EVENTS, GenerationRange, Stream
 from legation.tasks import TaskSet
@@ -520,6 +521,7 @@ class CheckpointKeeper:
             projection = Projection(stream, self._kept, NOBODY, "sandbox-agent", include_raw=False)
             try:
                 await projection.store(upto)
+                await digest(stream)  # which is kept, too
             except LegationError as error:  # whoever reads it folds a longer way
                 logger.warning("cannot store checkpoints of session %s: %s", stream.name, error.code)
 
