@@ -161,6 +161,9 @@ class Checkpoints:
             self._used.move_to_end((track, found.log_seq))
         return found
 
+    def has(self, track: Track, log_seq: int) -> bool:
+        return (track, log_seq) in self._used
+
     def add(self, track: Track, point: Point) -> None:
         if (track, point.log_seq) in self._used:
             return
@@ -255,6 +258,8 @@ class SessionCheckpoints:
 
     def add(self, place: Checkpoint, floor: int, passed: int = 0) -> None:
         """Keep it; also for those who come after a restart where so many bytes were passed since the last of these."""
+        if not passed and self._kept.has(self.track, place.log_seq):
+            return
         fold = projector_of(place.fold)
         encoded = encode_state(fold.state())
         if encoded is None or place.log_seq < floor:
@@ -418,29 +423,36 @@ class _LogWalk:
     def _take(self, events: Sequence[Event], start: int) -> tuple[int, bool]:
         """Feed them from there on. Return how far that went, and whether no more is wanted: an event that shows a text
         which is not here is not fed."""
-        wanted, rows, fold, items = self._wanted, self._rows, self._fold, self._items
+        wanted, rows, fold = self._wanted, self._rows, self._fold
         after, limit, until = wanted.after, wanted.rows, wanted.until
         include_raw, apart = self._projection.include_raw, self._checkpoints.apart
-        for at in range(start, len(events)):
+        feed, feed_whole, near = fold.feed, fold.feed_whole, limit - STRIDE
+        lacking = limit > 0 and self._items.missing_text is not None
+        is_due = self._passed > APART_BYTES
+        at, full = start, False
+        while at < len(events) and not full:
             event = events[at]
             if event.seq > until:
+                at = len(events)
                 break
-            if limit - STRIDE < len(rows) <= limit and fold.sequence > after - STRIDE:
+            if near < len(rows) <= limit and fold.sequence > after - STRIDE:
                 self._boundary = Checkpoint(self._at, fold.copy())
-            if limit and fold.sequence >= after and items.missing_text and items.may_end_text(event):
-                return at, False
-            for each in fold.feed(event):
+            found = feed_whole(event) if lacking and fold.sequence >= after else feed(event)
+            if found is None:
+                break
+            at += 1
+            for each in found:
                 if each.sequence > after:
                     made = row(each, event, include_raw=include_raw)
                     rows.append(made)
                     self._room -= len(made.raw) + len(made.native)
             self._at = event.seq
-            self._passed += len(event.raw)
-            if not event.seq % apart or (self._passed > APART_BYTES and not event.seq % ALIGNED):
+            if not event.seq % apart or (is_due and not event.seq % ALIGNED):
+                is_due = False
                 self._store()
-            if len(rows) > limit or (self._room < 0 and rows):
-                return at + 1, True
-        return len(events), False
+            full = len(rows) > limit or (self._room < 0 and len(rows) > 0)
+        self._passed += sum([len(event.raw) for event in events[start:at]])
+        return at, full
 
     def _pass_over(self, events: Sequence[Event]) -> None:
         """Feed them for their numbers alone, up to the one that is wanted."""

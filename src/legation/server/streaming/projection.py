@@ -31,7 +31,6 @@ from legation.server.streaming.checkpoints import (
     Schema,
     WantedRows,
     framed_row,
-    projector_of,
     steps,
 )
 from legation.server.streaming.hub import (
@@ -197,21 +196,22 @@ class ProjectedSource(DerivedSource):
         Return the number of the last one that was fed."""
         fold, at, reached = tip.fold, 0, tip.log_seq
         include_raw, apart = self.projection.include_raw, self.projection.checkpoints.apart
-        items = projector_of(fold)
         while at < len(events):
             rows = [] if include_raw else fold.go_on(events, at)
             if rows:
                 at += len(rows)
             else:
                 event = events[at]
-                if items.missing_text and items.may_end_text(event):
+                found = fold.feed_whole(event)
+                if found is None:
                     break  # whoever wants it reads it from a checkpoint
-                rows = [framed_row(each, event, include_raw=include_raw) for each in fold.feed(event)]
+                rows = [framed_row(each, event, include_raw=include_raw) for each in found]
                 at += 1
             self._tail += rows
-            self._tail_bytes += sum([len(each.raw) + len(each.native) for each in rows])
+            size = sum([len(each.raw) + len(each.native) for each in rows])
+            self._tail_bytes += size
+            self._passed += size
             before, reached = reached, events[at - 1].seq
-            self._passed += sum([len(each.raw) for each in rows])
             if reached // apart > before // apart or self._passed > APART_BYTES:
                 self.projection.checkpoints.add(Checkpoint(reached, fold), self._floor, max(1, self._passed))
                 self._passed = 0

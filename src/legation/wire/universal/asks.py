@@ -146,13 +146,13 @@ class AsksState(msgspec.Struct, frozen=True, array_like=True):
     questions: dict[str, shapes.Question] = {}
 
 
-_NOTHING: Final = AsksState()
+NOTHING_ASKED: Final = AsksState()
 
 
 class Asks:
     __slots__ = ("_permissions", "_questions")
 
-    def __init__(self, state: AsksState = _NOTHING) -> None:
+    def __init__(self, state: AsksState = NOTHING_ASKED) -> None:
         self._permissions: dict[str, _AskedPermission] = dict(state.permissions)
         self._questions: dict[str, shapes.Question] = dict(state.questions)
 

@@ -332,8 +332,16 @@ class MessageProjector:
         return []
 
     def feed(self, event: Event) -> list[ProjectedMessage]:
+        return self._made(event, self.items.feed_uncounted(event) or ())
+
+    def feed_whole(self, event: Event) -> list[ProjectedMessage] | None:
+        """As `feed`; None, and nothing is fed, where a message may end with the event of which the text is missing."""
+        found = self.items.feed_uncounted(event, whole=True)
+        return None if found is None else self._made(event, found)
+
+    def _made(self, event: Event, items: Sequence[ProjectedEvent]) -> list[ProjectedMessage]:
         found, numbers = [], self.items.messages
-        for projected in self.items.begin(event):
+        for projected in items:
             if numbers.count(projected):
                 data = self._data(projected)
                 found.append(ProjectedMessage(numbers.sequence, data, event, self._session))

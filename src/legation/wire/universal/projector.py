@@ -63,7 +63,7 @@ from legation.wire.event_types import (
 )
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
 from legation.wire.universal import shapes
-from legation.wire.universal.asks import Asks, AsksState
+from legation.wire.universal.asks import NOTHING_ASKED, Asks, AsksState
 from legation.wire.universal.items import KEPT, ToolItems, ToolItemState
 from legation.wire.universal.output import (
     Outbox,
@@ -307,7 +307,8 @@ def encode_state(state: FoldState) -> bytes | None:
     """Encode it with a checksum. None where it would not come back as it is: then there is no checkpoint here."""
     try:
         text = _written(state)
-        if _decoded(text) != state:
+        # Whatever an agent sent may be in a call, or in what was asked; the rest is texts and numbers.
+        if (state.calls or state.asks != NOTHING_ASKED) and _decoded(text) != state:
             return None
     except _UNWRITABLE:
         return None
@@ -329,7 +330,10 @@ def _written(state: FoldState) -> bytes:
     try:
         return msgspec.json.encode(state)
     except (UnicodeEncodeError, OverflowError):  # half a character, a number above 64 bits
-        return json.dumps(msgspec.to_builtins(state), separators=(",", ":")).encode()
+        text = json.dumps(msgspec.to_builtins(state), separators=(",", ":")).encode()
+    if _decoded(text) != state:
+        raise ValueError("it does not come back as it is")
+    return text
 
 
 def _decoded(text: bytes) -> FoldState:
@@ -398,16 +402,29 @@ class Projector:
         if self._text.goes_on(self._out, event):
             return found
         self._take(event)
+        return self._counted(found)
+
+    def feed_whole(self, event: Event) -> list[ProjectedEvent] | None:
+        """As `feed`; None, and nothing is fed, where a message may end with the event of which the text is missing."""
+        found = self._out.begin(event)
+        if self._text.goes_on(self._out, event):
+            return found
+        return None if self._lacks_text_for(event) else self.feed(event)
+
+    def feed_uncounted(self, event: Event, *, whole: bool = False) -> list[ProjectedEvent] | None:
+        """As `feed`, or `feed_whole`, but for the messages: who makes them counts them."""
+        found = self._out.begin(event)
+        if self._text.goes_on(self._out, event):
+            return found
+        if whole and self._lacks_text_for(event):
+            return None
+        self._take(event)
+        return found
+
+    def _counted(self, found: list[ProjectedEvent]) -> list[ProjectedEvent]:
         for each in found:
             if self.messages.count(each) and type(each.data) is shapes.ItemEvent:
                 self.messages.note_name(each.data.item)
-        return found
-
-    def begin(self, event: Event) -> list[ProjectedEvent]:
-        """As `feed`, of which the messages are not counted yet."""
-        found = self._out.begin(event)
-        if not self._text.goes_on(self._out, event):
-            self._take(event)
         return found
 
     def _take(self, event: Event) -> None:
@@ -439,8 +456,11 @@ class Projector:
     def fill_text(self, text: RecalledText) -> None:
         self._text.fill(text)
 
-    def may_end_text(self, event: Event) -> bool:
-        """Whether the message that is being said may end with that event. What tells its end is its first row."""
+    def _lacks_text_for(self, event: Event) -> bool:
+        """Whether the message that is being said may end with that event, and its text is missing. What tells its end is
+        the first row of the event."""
+        if self._text.missing is None:
+            return False
         payload = _payload(event)
         if isinstance(payload, Chunk):
             return not self._text.is_said_by(payload)
