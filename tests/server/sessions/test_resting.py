@@ -6,6 +6,7 @@ import pytest
 from tests.server.sessions.session_client import LIMIT, SessionClient
 
 from legation.proc.tree import process
+from legation.wire.events import Event
 
 pytestmark = pytest.mark.heavy
 
@@ -44,3 +45,24 @@ async def test_an_agent_in_a_turn_or_without_a_memory_is_left_alone(talk: Sessio
     await talk.created("idle")
     await until_status(talk, "idle", "disconnected")
     assert [(await talk.info(each))["status"] for each in ("busy", "forgetful")] == ["active"] * 2
+
+
+async def test_the_message_after_a_rest_reads_little_of_a_long_session(talk: SessionClient) -> None:
+    """Neither what is open is looked for from the beginning, nor how the agent is set up."""
+    await talk.created("long")
+    await talk.send("long", "flood 20000 20")
+    first, _ = await talk.until("long", "prompt-finished")
+    await until_status(talk, "long", "disconnected")
+    backend, read = talk.rig.services.log._backend, []
+    real = backend.read
+
+    def counted(stream: str, after: int, up_to_bytes: int) -> list[Event]:
+        found = real(stream, after, up_to_bytes)
+        read.extend(found if stream == "long" else ())
+        return found
+
+    talk.rig.services.log._streams.clear()  # as after a restart: nothing of it is in memory
+    backend.read = counted  # type: ignore[method-assign]
+    await talk.send("long", "say two")
+    await talk.until("long", "prompt-finished", after=first)
+    assert len(read) < 9_000

@@ -43,8 +43,10 @@ from legation.wire.event_types import PermissionAnswered, SessionReset
 from legation.wire.events import Draft, Event
 from legation.wire.universal.projector import STATE_FORMAT, Projector, encode_state
 
+pytestmark = pytest.mark.heavy  # tens of thousands of events
+
 ROOT = Path(__file__).parents[3]
-MANY = 20_000
+MANY = 20_000  # events
 # Events of which few are too many: two growths that were not stored yet, and one read of the store beyond each end.
 FEW = 9_000
 EVERYTHING = WantedRows(0, BEYOND, rows=10**9, room=10**12)
@@ -216,7 +218,6 @@ _logs = st.lists(
 )
 
 
-@pytest.mark.heavy
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(_logs, st.integers(1, 5), st.sampled_from(["whole", "damaged", "older", "some lost"]), st.booleans())
 async def test_a_reading_from_any_stored_checkpoint_gives_what_one_from_the_beginning_gives(
