@@ -53,8 +53,9 @@ async def test_the_message_after_a_rest_reads_little_of_a_long_session(talk: Ses
     await talk.send("long", "flood 20000 20")
     first, _ = await talk.until("long", "prompt-finished")
     await until_status(talk, "long", "disconnected")
-    backend, read = talk.rig.services.log._backend, []
+    backend = talk.rig.services.log._backend
     real = backend.read
+    read: list[Event] = []
 
     def counted(stream: str, after: int, up_to_bytes: int) -> list[Event]:
         found = real(stream, after, up_to_bytes)
