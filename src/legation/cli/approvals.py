@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
@@ -44,6 +44,7 @@ Without a command it lists what waits for an answer, the most urgent first. Answ
 after the other with `watch`.""",
 )
 
+_explained = partial(explained, noun="approval", listing="approvals --all")
 SHOWN: Final = 100  # rows, unless --limit says otherwise
 NO_STREAM_PAUSE: Final = 2.0  # seconds: an agent's time to ask for the first thing
 
@@ -114,7 +115,7 @@ def _note(approval: ApprovalView) -> str | None:
 @app.command(name="show")
 def show_(approval: ApprovalId, /, *, json: Json = False, settings: PlaceFlags | None = None) -> None:
     """Show one with its arguments, what its agent did lately, and the grants that it has."""
-    with connect(settings) as server, _explained("show", approval):
+    with connect(settings) as server, _explained("show", id_=approval):
         found = server.approvals.get(approval)
     if json:
         say_json(found)
@@ -141,7 +142,7 @@ def approve(
     edited = None if params is None else _params(params)
     if identical and edited is not None:
         raise InvalidParams("cannot give identical ones other arguments; leave out --params or --identical")
-    with connect(settings) as server, _explained("approve", approval):
+    with connect(settings) as server, _explained("approve", id_=approval):
         if identical:
             return _answer_identical(server, approval, "approve", reason, message, json=json)
         answered = server.approvals.approve(approval, reasoning=reason, message=message, params=edited)
@@ -160,7 +161,7 @@ def deny(
     settings: PlaceFlags | None = None,
 ) -> int:
     """Refuse it. The agent is told so, with your --message, and goes on without it. The first answer stands."""
-    with connect(settings) as server, _explained("deny", approval):
+    with connect(settings) as server, _explained("deny", id_=approval):
         if identical:
             return _answer_identical(server, approval, "deny", reason, message, json=json)
         answered = server.approvals.deny(approval, reasoning=reason, message=message)
@@ -172,13 +173,9 @@ def escalate(
     approval: ApprovalId, /, *, reason: Reason = None, json: Json = False, settings: PlaceFlags | None = None
 ) -> int:
     """Leave it to a person: from then on no supervisor may answer it."""
-    with connect(settings) as server, _explained("escalate", approval):
+    with connect(settings) as server, _explained("escalate", id_=approval):
         answered = server.approvals.escalate(approval, reasoning=reason)
     return _say_answer(answered, "left to a person:", approval, json=json)
-
-
-def _explained(verb: str, approval: str) -> AbstractContextManager[None]:
-    return explained(verb, "approval", approval, "approvals --all")
 
 
 def _params(text: str) -> dict[str, Any]:

@@ -102,7 +102,9 @@ def server_path(path: Path) -> str:
 
 def connect(flags: PlaceFlags | None) -> Legation:
     """Connect to the server that is named, else to the one of this machine."""
-    return connect_to(settings_of(flags), flags.workspace if flags else None)
+    from legation.client import Legation
+
+    return _connection(Legation, settings_of(flags), flags.workspace if flags else None, tell_outage)
 
 
 def connect_to(settings: Settings, workspace: str | None = None) -> Legation:

@@ -102,10 +102,6 @@ def no_lines(what: str, status: int, headers: Mapping[str, str], body: bytes) ->
     return RequestFailure(Unavailable(message), passing=False)
 
 
-def content_headers(body: bytes | None) -> dict[str, str]:
-    return {} if body is None else {"Content-Type": "application/json"}
-
-
 def name(target: ServerTarget, method: str, path: str) -> str:
     """Name a request in messages; its query stays out."""
     return f"{method} {target.url(path)}"
@@ -331,12 +327,14 @@ class CallerCore(Generic[H]):
         read: float,
         headers: Mapping[str, str],
     ) -> tuple[str, RequestArguments]:
+        if asked.body is not None:
+            headers = {**headers, "Content-Type": "application/json"}
         sent = RequestArguments(
             method=asked.method,
             url=at.url(asked.path, asked.query),
             auth=at.sign,
             content=asked.body,
-            headers={**headers, **content_headers(asked.body)},
+            headers={**headers},
             timeout=read_timeout(self._timeouts, read),
         )
         return name(at, asked.method, asked.path), sent

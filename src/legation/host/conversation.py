@@ -283,7 +283,7 @@ class Conversation:
     @property
     def waiting(self) -> bool:
         """The agent waits for us."""
-        return self.permissions.waiting or (self.questions is not None and self.questions.waiting)
+        return bool(self.permissions.waiting or (self.questions is not None and self.questions.waiting))
 
     def _withdraw_all(self, turn: SessionTurn | None = None) -> None:
         why = turn.cut.waited if turn is not None and turn.cut is not None else None

@@ -116,12 +116,9 @@ class SessionTurn:
         self._clock = clock
         self._idle = idle
         self._begun = clock.monotonic()
-        self._cancelled_at: float | None = None
+        self.cancelled = False
+        self._cancelled_at = 0.0
         self._cancelling: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled_at is not None
 
     @property
     def cancelled_by_client(self) -> bool:
@@ -129,12 +126,12 @@ class SessionTurn:
         return self.cancelled and not self.stuck and self.unasked is None and self.cut is None
 
     def cancel(self) -> None:
-        self._cancelled_at = self._clock.monotonic()
+        self.cancelled, self._cancelled_at = True, self._clock.monotonic()
         self._cancelling.set_result(None)
 
     def time_left(self, heard_at: float, patience: float) -> float:
         """`patience` times the idle limit may pass from the last sign of life on, or from the turn's beginning."""
-        if self._cancelled_at is not None:
+        if self.cancelled:
             return self._cancelled_at + CANCEL_GRACE - self._clock.monotonic()
         return max(self._begun, heard_at) + self._idle * patience - self._clock.monotonic()
 
