@@ -5,24 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
 from legation.cli.command import (
+    SHOWN,
     Json,
     PlaceFlags,
-    Style,
+    Rows,
     connect,
     connect_async,
     explained,
     line,
-    named,
-    plain,
+    page_size,
     say,
     say_json,
     show,
@@ -30,7 +30,7 @@ from legation.cli.command import (
     when,
 )
 from legation.errors import Conflict, InvalidParams, NotFound
-from legation.wire.api.approvals import ApprovalDetail, ApprovalStatus, ApprovalView
+from legation.wire.api.approvals import ApprovalStatus, ApprovalView
 
 if TYPE_CHECKING:
     from legation.client import Legation
@@ -45,7 +45,6 @@ after the other with `watch`.""",
 )
 
 _explained = partial(explained, noun="approval", listing="approvals --all")
-SHOWN: Final = 100  # rows, unless --limit says otherwise
 NO_STREAM_PAUSE: Final = 2.0  # seconds: an agent's time to ask for the first thing
 
 ApprovalId = Annotated[str, Parameter(help="Its whole id, as listed: apr_...")]
@@ -54,7 +53,6 @@ Message = Annotated[str | None, Parameter(help="What the agent is told; when den
 Identical = Annotated[
     bool, Parameter(negative="", help="And all other pending ones that ask for the very same.")
 ]
-Rows = Annotated[int, Parameter(help="At most so many rows.")]
 
 
 @app.default
@@ -96,12 +94,6 @@ def list_(
         show(islice(rows, limit), columns, json=json, if_empty=f"{empty}; --all lists those of every status")
 
 
-def page_size(limit: int) -> int:
-    if limit < 1:
-        raise InvalidParams("cannot list fewer than one row: give --limit a number from 1")
-    return min(limit, SHOWN)
-
-
 def _note(approval: ApprovalView) -> str | None:
     if approval.replaced_by:
         return f"now {approval.replaced_by}"
@@ -120,6 +112,8 @@ def show_(approval: ApprovalId, /, *, json: Json = False, settings: PlaceFlags |
     if json:
         say_json(found)
         return
+    from legation.cli.approvals_view import whole
+
     for text, style in whole(found):
         say(text, style)
 
@@ -298,67 +292,3 @@ def _words(change: NumberedChange) -> str:
     why = f": {line(now.why)}" if now.why else ""
     what = f"{line(now.id)}  {now.status}{by}  {line(now.tool)} of {line(now.agent)}  {line(now.rule)}"
     return f"{when(change.at)}  {what}  ({now.happened}{looked}){why}{mark}"
-
-
-INJECTION = "its arguments look like an attempt to talk whoever decides into it"
-PURGED = "purged: they are no longer kept"
-
-
-class StyledLine(NamedTuple):
-    text: str
-    style: Style | None = None
-
-
-def facts(approval: ApprovalView) -> Iterator[StyledLine]:
-    """Say who wants what, and by which rule it is asked about."""
-    if approval.injection_risk:
-        yield StyledLine(f"INJECTION  {INJECTION}", "red")
-    yield StyledLine(f"tool       {line(approval.tool)}", "bold")
-    yield StyledLine(f"agent      {line(approval.agent_id)}")
-    yield StyledLine(f"rule       {line(approval.policy_rule)}")
-    yield StyledLine(f"needs      a {approval.needs}")
-    if approval.session_id:
-        yield StyledLine(f"session    {line(approval.session_id)}")
-    yield StyledLine(f"asked      {line(approval.created_at)}")
-    if approval.claimed_by and approval.status == "pending":
-        yield StyledLine(f"looked at  by {line(approval.claimed_by)}", "yellow")
-
-
-def outcome(approval: ApprovalView) -> str:
-    """Say how it stands, and by whose word."""
-    answerer = named(approval.resolved_by, approval.resolved_by_name)
-    by = f" by {line(answerer)}" if answerer else ""
-    at = f" at {line(approval.resolved_at)}" if approval.resolved_at else ""
-    instead = f"; {line(approval.replaced_by)} took its place" if approval.replaced_by else ""
-    why = f": {line(approval.why)}" if approval.why and not instead else ""
-    return f"{approval.status}{by}{at}{instead}{why}"
-
-
-def arguments(params: Mapping[str, object] | None) -> list[str]:
-    """Write the arguments as JSON, so that a line break within a value cannot pass for the next line of ours."""
-    if params is None:
-        return [PURGED]
-    text = msgspec.json.format(msgspec.json.encode(params), indent=2).decode()
-    return plain(text).split("\n")
-
-
-def surroundings(approval: ApprovalDetail) -> Iterator[StyledLine]:
-    """Say what the agent did lately, and what it may do unasked."""
-    for trace in approval.recent_traces:
-        did = f"{line(trace.timestamp)}  {line(trace.policy or '-')}  {line(trace.tool)}"
-        yield StyledLine(f"recent     {did}  {line(trace.trace_id)}", "dim")
-    for grant in approval.active_grants:
-        may = f"{line(grant.agent)} may use {line(grant.tools)} for {line(grant.remaining)}"
-        yield StyledLine(f"grant      {line(grant.id)}: {may}, by {line(grant.granted_by)}", "dim")
-
-
-def whole(approval: ApprovalDetail) -> Iterator[StyledLine]:
-    yield StyledLine(line(approval.id), "bold")
-    yield StyledLine(f"status     {outcome(approval)}")
-    if approval.status == "pending":
-        yield StyledLine(f"ends in    {line(approval.remaining)}")
-    yield from facts(approval)
-    yield StyledLine("arguments")
-    for text in arguments(approval.params):
-        yield StyledLine(f"    {text}")
-    yield from surroundings(approval)

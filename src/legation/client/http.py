@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar
+from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar
 
 import httpx2
 
@@ -34,9 +34,6 @@ from legation.client.request import (
 )
 from legation.errors import ConfigInvalid, Conflict, Unavailable
 from legation.wire.api.shape import Page
-
-if TYPE_CHECKING:
-    pass
 
 # Below what servers and proxies give an idle connection (5 to 75): a POST must not meet the moment they close it.
 KEEP_ALIVE: Final = 3.0
