@@ -86,8 +86,8 @@ def threads() -> list[str]:
 
 
 def descriptors(folder: Path) -> int:
-    links = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
-    return sum(os.path.realpath(link).startswith(str(folder)) for link in links)
+    """How many files there are open: what else opens and closes meanwhile is gone when it is looked at."""
+    return sum(os.path.realpath(link).startswith(str(folder)) for link in Path("/proc/self/fd").iterdir())
 
 
 async def test_a_long_read_holds_up_no_other(tmp_path: Path) -> None:
@@ -105,9 +105,9 @@ async def test_every_reader_sees_what_was_acknowledged_before(tmp_path: Path) ->
             await database.transact(put, f"n{number:02d}")
             written.append(f"n{number:02d}")
             # More than there are readers: each of them has seen an older state before.
-            assert await asyncio.gather(*(database.read(names) for _ in range(READERS * 2))) == [
-                written
-            ] * (READERS * 2)
+            assert await asyncio.gather(*(database.read(names) for _ in range(READERS * 2))) == [written] * (
+                READERS * 2
+            )
 
 
 async def test_reads_that_fail_or_are_given_up_hurt_nobody(tmp_path: Path) -> None:
@@ -122,8 +122,8 @@ async def test_reads_that_fail_or_are_given_up_hurt_nobody(tmp_path: Path) -> No
             read.cancel()
         outcomes = await asyncio.gather(*(each.task for each in given_up), waiting, return_exceptions=True)
         assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
-        for read in given_up:
-            read._go.set()
+        for each in given_up:
+            each._go.set()
         await database.transact(put, "a")
         assert await asyncio.wait_for(
             asyncio.gather(*(database.read(names) for _ in range(READERS * 3))), LIMIT
@@ -138,7 +138,7 @@ async def test_a_reader_that_cannot_end_its_view_is_replaced(
     import sqlite3
 
     class Stuck(sqlite3.Connection):
-        def execute(self, sql: str, *args: object) -> sqlite3.Cursor:  # type: ignore[override]
+        def execute(self, sql: str, *args: object) -> sqlite3.Cursor:
             if sql == "rollback":
                 raise sqlite3.OperationalError("disk I/O error")
             return super().execute(sql, *args)  # type: ignore[arg-type]
@@ -146,7 +146,9 @@ async def test_a_reader_that_cannot_end_its_view_is_replaced(
     async with opened(tmp_path) as database:
         connect, (idle,) = sqlite3.connect, await held(database, 1)  # it has the connection that was made
         with monkeypatch.context() as failing:
-            failing.setattr(sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Stuck))
+            failing.setattr(
+                sqlite3, "connect", lambda *args, **kwargs: connect(*args, **kwargs, factory=Stuck)
+            )
             with pytest.raises(StorageFailed):
                 await database.read(names)
         await idle.let_go()
