@@ -1,7 +1,7 @@
 """What a question costs on a short record and on one twenty times as long: the same, unless it asks for all of it.
 
 Counted, not timed: on SQLite the instructions that its machine runs, on Postgres the rows that it looks at. Without
-statistics, as every SQLite installation is, and with those of the record itself, which Postgres gathers by itself.
+statistics, as SQLite always is, for nobody has it analyze, and with those of the record, which Postgres gathers itself.
 """
 
 import sqlite3
@@ -147,6 +147,9 @@ def _questions() -> Iterator[tuple[str, Callable[[], Transaction[Any]]]]:
 QUESTIONS = dict(_questions())
 
 
+STATISTICS = pytest.mark.parametrize("analyzed", [False, True], ids=["bare", "analyzed"])
+
+
 def _sqlite(calls: int, *, analyzed: bool) -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.row_factory = sqlite3.Row
@@ -171,7 +174,7 @@ def _instructions(connection: sqlite3.Connection, work: Callable[[], Transaction
     return next(ticks)
 
 
-@pytest.mark.parametrize("analyzed", [False, True], ids=["bare", "analyzed"])
+@STATISTICS
 def test_on_sqlite_no_question_costs_more_on_a_longer_record(analyzed: bool) -> None:
     with (
         closing(_sqlite(SHORT, analyzed=analyzed)) as short,
@@ -220,7 +223,9 @@ def _literal(value: str | int | float | bytes | None) -> str:
 @pytest.mark.parametrize(
     "plan", ["custom", "generic"]
 )  # for these arguments, or for any: Postgres takes either
-async def test_on_postgres_no_question_costs_more_on_a_longer_record(postgres: Postgres, plan: str) -> None:
+async def test_on_postgres_no_question_costs_more_on_a_longer_record(
+    postgres: Postgres, plan: str, analyzed: bool
+) -> None:
     cost: dict[str, list[float]] = {name: [] for name in QUESTIONS}
     for calls in (SHORT, LONG):
         url = postgres.new_database(MIGRATED)
