@@ -13,11 +13,11 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bench import report
 from bench.growth_fill import copy
@@ -26,7 +26,13 @@ from bench.growth_rows import ROWS, Curve, Row, slope
 from bench.growth_server import Home, Tree
 from bench.harness import ROOT, SCRATCH
 
+if TYPE_CHECKING:
+    from tests.postgres import Postgres
+
+    from legation.secret import Secret
+
 FILLING: Final = 3600.0  # seconds: a million steps, each as the product writes it, take some minutes
+CALLS: Final = 9
 BEGIN, END = "<!-- growth -->", "<!-- /growth -->"
 
 Curves = dict[str, Curve]  # metric -> curve
@@ -34,37 +40,45 @@ Curves = dict[str, Curve]  # metric -> curve
 
 @dataclass(slots=True)
 class Growth:
-    """Where the records are, and whose they are."""
+    """Where the records are, which tree fills them and which one is measured."""
 
     tree: Tree
+    filled_by: Tree
     stores: Path
     scratch: Path
+    calls: int = CALLS
+    postgres: PostgresRecord | None = None
     failures: dict[str, str] = field(default_factory=dict)
 
-    def measure(self, row: Row, sizes: Sequence[int]) -> Curves:
-        """What was measured, as far as it could be."""
-        found: Curves = {metric.name: {} for metric in row.metrics}
-        try:
-            if row.store is not None:
-                self.fill(row.store, [row.stored(size) for size in sizes])
-            for size in sorted(sizes):
+    def measure(self, rows: Sequence[Row], sizes: Callable[[Row], Sequence[int]]) -> dict[str, Curves]:
+        """What was measured, as far as it could be: a record's smaller sizes first, for the larger ones grow out of them."""
+        found: dict[str, Curves] = {row.name: {metric.name: {} for metric in row.metrics} for row in rows}
+        work = [(row.store or "", row.stored(size), row, size) for row in rows for size in sizes(row)]
+        for store, stored, row, size in sorted(work, key=lambda each: each[:2]):
+            if row.name in self.failures:
+                continue
+            try:
+                if store:
+                    self.fill(store, stored)
                 report.tell(f"{row.name}: {size:,} {row.sizes_of}")
                 with self.home(row, size) as home:
                     for name, value in row.measure(home, size).items():
-                        found[name][size] = value
-        except (RuntimeError, OSError, AssertionError, subprocess.SubprocessError) as error:
-            self.failures[row.name] = f"{type(error).__name__}: {error}"
+                        found[row.name][name][size] = value
+            except (RuntimeError, OSError, AssertionError, subprocess.SubprocessError) as error:
+                self.failures[row.name] = f"{size:,}: {type(error).__name__}: {error}"
         return found
 
-    def fill(self, kind: str, sizes: Sequence[int]) -> None:
-        missing = [str(size) for size in sizes if not (self.stores / f"{kind}-{size}").exists()]
-        if missing:
-            report.tell(f"filling {kind}: {', '.join(missing)}")
-            argv = [self.tree.python, "-m", "bench.growth_fill", kind, str(self.stores), *missing]
-            environment = self.tree.environment() | {"HOME": str(self.stores)}
-            subprocess.run(
-                argv, cwd=ROOT, env=environment, check=True, timeout=FILLING, stdin=subprocess.DEVNULL
-            )
+    def fill(self, kind: str, size: int) -> None:
+        if (self.stores / f"{kind}-{size}").exists():
+            return
+        report.tell(f"filling {kind}: {size:,}")
+        argv = [self.filled_by.python, "-m", "bench.growth_fill", kind, str(self.stores), str(size)]
+        environment = self.filled_by.environment() | {"HOME": str(self.stores)}
+        if self.postgres:
+            environment |= self.postgres.variables
+        subprocess.run(argv, cwd=ROOT, env=environment, check=True, timeout=FILLING, stdin=subprocess.DEVNULL)
+        if self.postgres:
+            self.postgres.analyze()
 
     @contextmanager
     def home(self, row: Row, size: int) -> Iterator[Home]:
@@ -76,7 +90,57 @@ class Growth:
                 folder.mkdir()
             else:
                 copy(self.stores / f"{row.store}-{row.stored(size)}", folder)
-            yield Home(folder, self.tree)
+            if self.postgres is None:
+                yield Home(folder, self.tree, calls=self.calls)
+            else:
+                with self.postgres.copied(self.tree) as variables:
+                    yield Home(folder, self.tree, dict(variables), self.calls, self.postgres.processes)
+
+
+class PostgresRecord:
+    """The database that a record grows in, of the schema of the tree that fills it. What is measured is a copy, brought up to
+    date by the tree that is measured."""
+
+    def __init__(self, server: Postgres, filled_by: Tree) -> None:
+        from legation.store.secrets.sealer import new_key_text
+
+        self._server = server
+        self._url = server.new_database()
+        keys = {f"LEGATION_{name}": new_key_text() for name in ("VAULT_KEY", "TOKEN_PEPPER", "COOKIE_KEY")}
+        self.variables = {"LEGATION_DATABASE_URL": self._url.reveal(), **keys}
+        self._migrate(filled_by, self.variables)
+
+    def _migrate(self, tree: Tree, variables: dict[str, str]) -> None:
+        argv = [tree.python, "-m", "legation", "migrate"]
+        environment = tree.environment() | {"HOME": str(self._server.folder)} | variables
+        subprocess.run(
+            argv, env=environment, check=True, timeout=FILLING, stdin=subprocess.DEVNULL, stdout=sys.stderr
+        )
+
+    def analyze(self) -> None:
+        """As its own upkeep would, which the tests' Postgres has not."""
+        folder, name = str(self._server.folder), _name(self._url)
+        self._server.run("psql", "-q", "-h", folder, "-U", "legation", name, "-c", "analyze")
+
+    @contextmanager
+    def copied(self, tree: Tree) -> Iterator[dict[str, str]]:
+        url = self._server.new_database(_name(self._url))
+        variables = self.variables | {"LEGATION_DATABASE_URL": url.reveal()}
+        self._migrate(tree, variables)
+        try:
+            yield variables
+        finally:
+            self._server.execute(f"drop database {_name(url)} with (force)")
+            self._server.databases.remove(_name(url))
+
+    def processes(self) -> list[int]:
+        """Those of the database: their processor time counts too."""
+        leader = (self._server.folder / "data" / "postmaster.pid").read_text().split()[0]
+        return [int(leader), *map(int, Path(f"/proc/{leader}/task/{leader}/children").read_text().split())]
+
+
+def _name(url: Secret) -> str:
+    return url.reveal().split("@/")[1].split("?")[0]
 
 
 # As a table, and as JSON.
@@ -178,6 +242,18 @@ def parser() -> argparse.ArgumentParser:
     add("--full", action="store_true", help="the sizes of bench/README.md, up to a million: an hour")
     add("--keep", type=Path, metavar="FOLDER", help="filled records are kept there, and used again")
     add("--tree", type=Path, default=ROOT, metavar="PATH", help="measure the package of this tree")
+    add(
+        "--filled-by",
+        type=Path,
+        metavar="PATH",
+        help="fill what is missing by this tree; without it, by --tree",
+    )
+    add(
+        "--postgres",
+        action="store_true",
+        help="the rows that are SQL, on the tests' Postgres; its processor time is added",
+    )
+    add("--calls", type=int, default=CALLS, metavar="N", help=f"of which a figure is the median ({CALLS})")
     add("--label", default="now", help="what these figures are called in the table and the plot")
     add("--beside", type=Path, metavar="FILE.json", help="an earlier --json, to be shown with them")
     add("--json", action="store_true", help="print the curves as JSON")
@@ -199,15 +275,25 @@ def main(argv: Sequence[str]) -> None:
     if options.sizes and not options.row:
         parser().error("sizes are those of a row: name it with --row")
     rows = [row for row in ROWS if not options.row or row.name in options.row]
+    if options.postgres:
+        rows = [row for row in rows if row.in_sql]
+        if options.keep:
+            parser().error("--keep keeps folders: what is in Postgres ends with it")
+    tree = Tree(options.tree.resolve())
+    filled_by = Tree(options.filled_by.resolve()) if options.filled_by else tree
     machine = report.machine()
-    with tempfile.TemporaryDirectory(prefix="legation-growth-", dir=options.scratch) as made:
-        stores = (options.keep or Path(made) / "stores").resolve()
+    with ExitStack() as stack:
+        made = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="legation-growth-", dir=options.scratch))
+        )
+        stores = (options.keep or made / "stores").resolve()
         stores.mkdir(parents=True, exist_ok=True)
-        growth = Growth(Tree(options.tree.resolve()), stores, Path(made))
-        found = {
-            row.name: growth.measure(row, options.sizes or (row.full if options.full else row.small))
-            for row in rows
-        }
+        growth = Growth(tree, filled_by, stores, made, options.calls)
+        if options.postgres:
+            from tests.postgres import running_postgres
+
+            growth.postgres = PostgresRecord(stack.enter_context(running_postgres()), filled_by)
+        found = growth.measure(rows, lambda row: options.sizes or (row.full if options.full else row.small))
     label, before = read(options.beside) if options.beside else ("", None)
     labels = label, options.label
     words = text(found, before, labels)

@@ -67,15 +67,22 @@ def fill(kind: str, folder: Path, sizes: Sequence[int]) -> None:
             shutil.rmtree(work, ignore_errors=True)
             if below is None:
                 work.mkdir(parents=True)
-                _begin(kind, Home(work, TREE))
+                _begin(kind, _home(work))
             else:
                 copy(folder / f"{kind}-{below}", work)
             began = time.monotonic()
-            asyncio.run(_FILL[kind](Home(work, TREE), size))
+            asyncio.run(_FILL[kind](_home(work), size))
             work.rename(folder / f"{kind}-{size}")
             print(f"filled {kind}-{size} in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _home(folder: Path) -> Home:
+    """With the settings of our own environment: it names the database, if that is no file."""
+    return Home(
+        folder, TREE, {name: text for name, text in os.environ.items() if name.startswith("LEGATION_")}
+    )
 
 
 def copy(store: Path, to: Path) -> None:

@@ -19,15 +19,11 @@ from typing import Final, Protocol
 from bench.growth_server import AGENT, CALL, FOLDER, LONG, POLICY, Home, Server, running, tool_server
 from bench.measure import Sample
 
-TIMES: Final = 9  # calls of which the median counts
-READS: Final = 21  # likewise: they are cheap, so that what else goes on shows in them
-STARTS: Final = 3  # of servers, likewise
-RESTS: Final = 3
+STARTS: Final = 3  # of servers, of which the median counts; no more than the calls
 REST: Final = "1s"  # after which an agent is stopped until the next message
 POLLERS: Final = 3
 NEIGHBOUR: Final = 40  # of its calls
 AT_ONCE: Final = 8  # sessions that are opened together
-CHANGES: Final = 3  # of the rules
 
 Curve = dict[int, float]  # size -> figure
 
@@ -130,12 +126,16 @@ class Row:
     in_sql: bool = False
 
 
+def _starts(home: Home) -> int:
+    return min(STARTS, home.calls)
+
+
 # The record of decisions.
 
 
 def approvals(home: Home, _size: int) -> Sample:
     with asking(home) as (server, ask):
-        sample = {ASKED.name: server.median_ms(ask, TIMES)}
+        sample = {ASKED.name: server.median_ms(ask)}
         [former] = server.call("GET", "/approvals?status=denied&limit=1")
         for metric, path in (
             (PENDING, "/approvals?status=pending"),
@@ -143,7 +143,7 @@ def approvals(home: Home, _size: int) -> Sample:
             (APPROVALS_PAGE, "/approvals?status=denied&limit=20"),
             (TRACES_PAGE, "/traces?limit=20"),
         ):
-            sample[metric.name] = server.median_ms(partial(server.call, "GET", path), READS)
+            sample[metric.name] = server.got_ms(path)
     return sample
 
 
@@ -202,7 +202,7 @@ def replay(home: Home, calls: int) -> Sample:
             told = server.call("POST", "/v1/policy/replay", {"policy": stricter, "limit": calls})
             assert told["calls"] >= calls * 0.9, told["calls"]
 
-        spent = [server.spent(again) for _ in range(STARTS)]
+        spent = [server.spent(again) for _ in range(_starts(home))]
     return {REPLAY.name: statistics.median(spent) / calls * 1e6}
 
 
@@ -212,7 +212,7 @@ def replay(home: Home, calls: int) -> Sample:
 def sessions(home: Home, _size: int) -> Sample:
     """Each wake is of a session that a former server made and this one has not touched."""
     with running(home) as server:
-        for number in range(TIMES + 1):
+        for number in range(home.calls + 1):
             server.call("POST", f"/v1/sessions/rest-{number}", {"agent": AGENT, "directory": FOLDER})
             server.play(f"rest-{number}")
     sample = {}
@@ -223,15 +223,17 @@ def sessions(home: Home, _size: int) -> Sample:
             (STREAMS_PAGE, "/v1/streams?limit=20"),
             (ACP_LIST, "/v1/acp"),
         ):
-            sample[metric.name] = server.median_ms(partial(server.call, "GET", path), READS)
+            sample[metric.name] = server.got_ms(path)
 
         numbers = count()
 
         def create() -> None:
             server.call("POST", f"/v1/sessions/new-{next(numbers)}", {"agent": AGENT, "directory": FOLDER})
 
-        sample[CREATE.name] = server.median_ms(create, TIMES)
-        sample[WAKE.name] = statistics.median(_said(server, f"rest-{number}") for number in range(TIMES + 1))
+        sample[CREATE.name] = server.median_ms(create)
+        sample[WAKE.name] = statistics.median(
+            _said(server, f"rest-{number}") for number in range(home.calls + 1)
+        )
     return sample
 
 
@@ -243,7 +245,7 @@ def _said(server: Server, session: str) -> float:
 
 def start(home: Home, _size: int) -> Sample:
     spent, memory = [], []
-    for number in range(STARTS + 1):  # the first one brings the store up to date
+    for number in range(_starts(home) + 1):  # the first one brings the store up to date
         with running(home) as server:
             if number:
                 spent.append(server.settle())
@@ -259,14 +261,14 @@ def events(home: Home, _size: int) -> Sample:
         last = _read(server, server.call("GET", f"/v1/sessions/{LONG}")["eventCount"])
     tails, restarted, rested = [], [], []
     tail = f"/v1/sessions/{LONG}/events?offset={last - 20}&limit=20"
-    for _ in range(STARTS):
+    for _ in range(_starts(home)):
         with running(home) as server:
             tails.append(server.spent(lambda: server.call("GET", tail)) * 1000)
         with running(home) as server:
             restarted.append(_said(server, LONG))
     with running(home) as server:
         server.play(LONG)
-        for _ in range(RESTS):
+        for _ in range(_starts(home)):
             _until_stopped(server)
             rested.append(_said(server, LONG))
     return {
@@ -318,11 +320,11 @@ def agents(home: Home, size: int) -> Sample:
 def rules(home: Home, size: int) -> Sample:
     home.prepare()
     with edited(home, size) as (server, edit):
-        waits = [_longest_wait(server, partial(edit, number + 1)) for number in range(CHANGES)]
+        waits = [_longest_wait(server, partial(edit, number + 1)) for number in range(_starts(home))]
     report = home.folder / "slices"
     with edited(home, size, watch=report) as (_, edit):
         report.write_bytes(b"")  # what a start takes is not the reload's doing
-        for number in range(CHANGES):
+        for number in range(_starts(home)):
             edit(-number - 1)
         slices = [float(line.split()[0]) for line in report.read_text().splitlines()]
     return {HEALTH.name: statistics.median(waits), SLICE.name: max(slices, default=0.0)}
@@ -344,7 +346,7 @@ def edited(
                 if time.monotonic() > until:
                     raise RuntimeError(f"the rules were not read again within {CALL:g} s")
                 time.sleep(0.02)
-            server.settle()
+            server.call("GET", "/v1/health")  # whoever is told of it has been, when this is answered
 
         yield server, edit
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -65,6 +66,8 @@ class Home:
     folder: Path
     tree: Tree
     variables: dict[str, str] = field(default_factory=dict)  # settings, as the environment has them
+    calls: int = 9  # of which the median counts
+    others: Callable[[], list[int]] = list  # processes whose time is the server's too: those of its database
 
     @property
     def data(self) -> Path:
@@ -112,7 +115,7 @@ class Server:
         return json.loads(told) if told else None
 
     def cpu(self) -> float:
-        return cpu(self.process.pid)
+        return cpu(self.process.pid) + sum(map(_cpu_or_none, self.home.others()))
 
     def memory(self) -> float:
         """Megabytes, once nothing is to be done any more."""
@@ -137,9 +140,18 @@ class Server:
         work()
         return self.settle() - before
 
-    def median_ms(self, work: Callable[[], object], times: int) -> float:
+    def median_ms(self, work: Callable[[], object]) -> float:
         """The median of some calls, after one that warms up."""
-        return statistics.median([self.spent(work) for _ in range(times + 1)][1:]) * 1000
+        return statistics.median([self.spent(work) for _ in range(self.home.calls + 1)][1:]) * 1000
+
+    def got_ms(self, path: str) -> float:
+        """That of reading something: of twice as many, since what else goes on shows in what is cheap."""
+        return (
+            statistics.median(
+                [self.spent(partial(self.call, "GET", path)) for _ in range(2 * self.home.calls + 1)][1:]
+            )
+            * 1000
+        )
 
     def follow(self, path: str) -> LiveBody:
         return LiveBody(self, path)
@@ -208,6 +220,13 @@ class LiveBody:
 def cpu(pid: int) -> float:
     # As clock_getcpuclockid(3) makes it; /proc/PID/stat counts hundredths of a second, in which a call has no place.
     return time.clock_gettime((~pid << 3) | 2)
+
+
+def _cpu_or_none(pid: int) -> float:
+    try:
+        return cpu(pid)
+    except OSError:  # it has just ended
+        return 0.0
 
 
 @contextmanager
