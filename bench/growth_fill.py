@@ -42,7 +42,7 @@ CALLERS: Final = 64
 CHUNKS: Final = {"events": 100, "messages": 10_000}
 ASKED: Final = 20  # calls to one that a person was asked about
 YEAR_MS: Final = 400 * 86_400_000
-CALL_MS: Final = 60_000  # from one call to the next
+CALL_MS: Final = 50_000  # from one call to the next: those of all callers are no hour, which would be a jump of the clock
 CLOCK: Final = "clock"  # the file with the time that a record has reached
 
 

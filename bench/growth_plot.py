@@ -10,8 +10,8 @@ from xml.sax.saxutils import escape
 from bench.growth_rows import ROWS, Curve, Row
 
 COLUMNS: Final = 2
-WIDTH, HEIGHT = 430, 250  # of a panel
-LEFT, RIGHT, TOP, BOTTOM = 46, 150, 34, 34
+WIDTH, HEIGHT = 470, 250  # of a panel
+LEFT, RIGHT, TOP, BOTTOM = 46, 190, 34, 34
 # Of middling lightness: as far from white as from black.
 COLOURS: Final = ("#2a7fd4", "#d9622b", "#2a9d5c", "#b04fc4", "#b8860b", "#7a8791")
 STYLE: Final = """\
@@ -46,10 +46,11 @@ def panel(row: Row, curves: Curves, before: Curves | None) -> Iterator[str]:
     across = Axis([x for x, _ in points], LEFT, WIDTH - RIGHT)
     up = Axis([y for _, y in points], HEIGHT - BOTTOM, TOP)
     yield f'<text class="title" x="{LEFT}" y="{TOP - 14}">{escape(row.name)}: {escape(row.sizes_of)}</text>'
+    zero = _size(0) if any(0 in curve for curve in every) else None
     for tick in across.ticks():
         place = across.place(tick)
         yield f'<path class="grid" d="M{place:.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
-        yield f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{_short(tick)}</text>'
+        yield f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{"0" if tick == zero else _short(tick)}</text>'
     for tick in up.ticks():
         place = up.place(tick)
         yield f'<path class="grid" d="M{LEFT} {place:.1f}H{WIDTH - RIGHT}"/>'
