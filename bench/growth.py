@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 FILLING: Final = 3600.0  # seconds: a million steps, each as the product writes it, take some minutes
 CALLS: Final = 9
-BEGIN, END = "<!-- growth -->", "<!-- /growth -->"
+MARKS: Final = {
+    False: "growth",
+    True: "growth on Postgres",
+}  # of a page: `<!-- growth -->` ... `<!-- /growth -->`
 
 Curves = dict[str, Curve]  # metric -> curve
 
@@ -216,13 +219,13 @@ def read(path: Path) -> tuple[str, dict[str, Curves]]:
     return told["label"], rows
 
 
-def write_into(page: Path, words: str) -> None:
+def write_into(page: Path, words: str, mark: str) -> None:
     """Between the two marks of a page."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = page.read_text().partition(f"<!-- {mark} -->")
+    _, end, after = rest.partition(f"<!-- /{mark} -->")
     if not begin or not end:
-        raise SystemExit(f"cannot write into {page}: it has no {BEGIN} ... {END}")
-    page.write_text(f"{before}{BEGIN}\n{words}{END}{after}")
+        raise SystemExit(f"cannot write into {page}: it has no <!-- {mark} --> ... <!-- /{mark} -->")
+    page.write_text(f"{before}{begin}\n{words}{end}{after}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -264,7 +267,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="FILE.md",
-        help=f"put the table between {BEGIN} and {END}",
+        help="put the table between its marks",
     )
     add("--scratch", type=Path, default=SCRATCH, help=f"where records are copied to ({SCRATCH})")
     return found
@@ -300,7 +303,7 @@ def main(argv: Sequence[str]) -> None:
     if options.plot:
         options.plot.write_text(plot(found, before, labels))
     for page in options.page:
-        write_into(page, words)
+        write_into(page, words, MARKS[options.postgres])
     print(as_json(found, growth, machine, options.label) if options.json else words)
     for name, why in growth.failures.items():
         print(f"{name} failed: {why}", file=sys.stderr)

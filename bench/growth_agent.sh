@@ -1,6 +1,8 @@
 # An agent that takes up its sessions again and says as much as it is told: "say 40" are 40 chunks of one message, with a tool
-# call in front. As small as a process gets. See growth.py.
-words='the quick brown fox jumps over it, and '
+# call in front; "say 40 long" are chunks of a kilobyte. As small as a process gets. See growth.py.
+short='the quick brown fox jumps over it, and '
+long=$short$short$short$short$short
+long=$long$long$long$long$long
 tell() {
   printf '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"only","update":%s}}\n' "$1"
 }
@@ -15,6 +17,8 @@ while IFS= read -r line; do
     *'"method":"session/prompt"'*)
       count=${line#*say }
       count=${count%%[!0-9]*}
+      words=$short
+      case $line in *' long"'*) words=$long ;; esac
       tell '{"sessionUpdate":"tool_call","toolCallId":"call-1","title":"Read a file","kind":"read","status":"pending"}'
       tell '{"sessionUpdate":"tool_call_update","toolCallId":"call-1","status":"completed"}'
       while [ "$count" -gt 0 ]; do

@@ -6,7 +6,7 @@ of an opened installation, approvals by their transitions. Whichever `legation` 
 record is what that tree would have left. Each size grows out of the one below it.
 
 KIND is `traces` (SIZE steps; of 20 calls one was asked about and denied), `sessions` (SIZE of them besides their model, one turn
-each, one in ten ended), `events` (SIZE in one session, in turns of 100 chunks) or `messages` (the same, with 10,000 chunks to a message).
+each, one in ten ended), `events` (SIZE in one session, in turns of 100 chunks) or `messages` (the same, with 2,000 chunks of a kilobyte to a message).
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ MODEL: Final = "model"  # the session that the others are made after
 AT_ONCE: Final = 2_000  # sessions whose commits are waited for together
 BATCH: Final = 20_000  # events that are appended before the disk is waited for
 CALLERS: Final = 64
-CHUNKS: Final = {"events": 100, "messages": 10_000}
+SAID: Final = {"events": "say 100", "messages": "say 2000 long"}
 ASKED: Final = 20  # calls to one that a person was asked about
 YEAR_MS: Final = 400 * 86_400_000
-CALL_MS: Final = 50_000  # from one call to the next: those of all callers are no hour, which would be a jump of the clock
+CALL_MS: Final = (
+    50_000  # from one call to the next: those of all callers are no hour, which would be a jump of the clock
+)
 CLOCK: Final = "clock"  # the file with the time that a record has reached
 
 
@@ -100,7 +102,7 @@ def _begin(kind: str, home: Home) -> None:
         return
     with running(home) as server:
         server.call("POST", f"/v1/sessions/{MODEL}", {"agent": AGENT, "directory": FOLDER})
-        server.play(MODEL, f"say {CHUNKS.get(kind, 3)}")
+        server.play(MODEL, SAID.get(kind, "say 3"))
 
 
 # Sessions and their events, by the log.

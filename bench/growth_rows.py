@@ -258,7 +258,7 @@ def events(home: Home, _size: int) -> Sample:
     home.variables["LEGATION_AGENT_REST"] = REST
     with running(home) as server:
         server.play(LONG)
-        last = _read(server, server.call("GET", f"/v1/sessions/{LONG}")["eventCount"])
+        last = _read(server, server.call("GET", f"/v1/sessions/{LONG}")["eventCount"], 1000)
     tails, restarted, rested = [], [], []
     tail = f"/v1/sessions/{LONG}/events?offset={last - 20}&limit=20"
     for _ in range(_starts(home)):
@@ -278,7 +278,7 @@ def events(home: Home, _size: int) -> Sample:
     }
 
 
-def _read(server: Server, offset: int = 0, page: int = 100) -> int:
+def _read(server: Server, offset: int, page: int) -> int:
     """The number of the last event, all pages behind an offset having been read."""
     while True:
         found = server.call("GET", f"/v1/sessions/{LONG}/events?offset={offset}&limit={page}")
@@ -297,7 +297,7 @@ def _until_stopped(server: Server) -> None:
 
 def messages(home: Home, _size: int) -> Sample:
     with running(home) as server:
-        _read(server)
+        _read(server, 0, 100)
         return {READ_MEMORY.name: server.memory()}
 
 
@@ -357,7 +357,7 @@ def _rules(size: int, number: int) -> str:
         '{{tools: "*.danger{0}", action: human_approval}}',
         '{{tools: "edit{0}", action: allow, when: {{paths: {{glob: "**/name{0}/*.py"}}}}}}',
     )
-    lines = [f"  - {kinds[place % len(kinds)].format(place)}" for place in range(size)]
+    lines = [f"  - {kinds[place % len(kinds)].format(place)}" for place in range(size - 1)]
     return "\n".join(
         [
             "name: bench",

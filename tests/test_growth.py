@@ -21,7 +21,7 @@ SIZES = {
     "sessions": (0, 3),
     "start": (0, 3),
     "events": (300, 600),
-    "messages": (12_000, 24_000),
+    "messages": (2_500, 5_000),
     "agents": (1, 2),
     "rules": (3, 6),
 }
@@ -87,12 +87,12 @@ def test_the_plot_has_a_line_for_each_figure_and_a_dashed_one_for_what_was_befor
 def test_the_table_is_put_between_the_marks_of_a_page(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- growth -->\nold\n<!-- /growth -->\nafter\n")
-    write_into(page, "new\n")
-    write_into(page, "newer\n")
+    write_into(page, "new\n", "growth")
+    write_into(page, "newer\n", "growth")
     assert page.read_text() == "before\n<!-- growth -->\nnewer\n<!-- /growth -->\nafter\n"
     (tmp_path / "none.md").write_text("no marks\n")
     with pytest.raises(SystemExit):
-        write_into(tmp_path / "none.md", "new\n")
+        write_into(tmp_path / "none.md", "new\n", "growth")
 
 
 @pytest.mark.heavy
