@@ -1,5 +1,6 @@
 # An agent that takes up its sessions again and says as much as it is told: "say 40" are 40 chunks of one message, with a tool
-# call in front; "say 40 long" are chunks of a kilobyte. As small as a process gets. See growth.py.
+# call in front; "say 40 long" are chunks of a kilobyte. With the argument `deaf` it does not end with its input, but when it is
+# told to. As small as a process gets. See growth.py.
 short='the quick brown fox jumps over it, and '
 long=$short$short$short$short$short
 long=$long$long$long$long$long
@@ -30,3 +31,4 @@ while IFS= read -r line; do
   esac
   printf '{"jsonrpc":"2.0","id":%s,"result":%s}\n' "$id" "$result"
 done
+if [ "$1" = deaf ]; then exec sleep 600; fi

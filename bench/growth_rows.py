@@ -16,7 +16,7 @@ from math import log
 from pathlib import Path
 from typing import Final, Protocol
 
-from bench.growth_server import AGENT, CALL, FOLDER, LONG, POLICY, Home, Server, running, tool_server
+from bench.growth_server import AGENT, CALL, DEAF, FOLDER, LONG, POLICY, Home, Server, running, tool_server
 from bench.measure import Sample
 
 STARTS: Final = 3  # of servers, of which the median counts; no more than the calls
@@ -305,16 +305,20 @@ def messages(home: Home, _size: int) -> Sample:
 
 
 def agents(home: Home, size: int) -> Sample:
-    def create(number: int) -> None:
-        server.call("POST", f"/v1/sessions/live-{number}", {"agent": AGENT, "directory": FOLDER})
+    """Those that end with their input, then those that wait for a TERM of their own."""
 
-    with running(home) as server:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(create, range(size)))
-        server.settle()
-        assert len(server.children()) >= size
-        wall, spent = server.stop()
-    return {TERM.name: wall, TERM_CPU.name: spent}
+    def create(number: int) -> None:
+        server.call("POST", f"/v1/sessions/{kind}-{number}", {"agent": kind, "directory": FOLDER})
+
+    sample = {}
+    for kind, wall, spent in ((AGENT, TERM, TERM_CPU), (DEAF, TERM_DEAF, TERM_DEAF_CPU)):
+        with running(home) as server:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                list(pool.map(create, range(size)))
+            server.settle()
+            assert len(server.children()) >= size
+            sample[wall.name], sample[spent.name] = server.stop()
+    return sample
 
 
 def rules(home: Home, size: int) -> Sample:
@@ -414,6 +418,8 @@ TAIL: Final = Metric("first tail after a restart", CPU_MS, Flat())
 READ_MEMORY: Final = Metric("memory after a whole reading", "MB", Flat())
 TERM: Final = Metric("TERM to the end", "s", Below(1, "s", 100))
 TERM_CPU: Final = Metric("its processor time", "CPU s")
+TERM_DEAF: Final = Metric("TERM, of deaf agents", "s", Below(1, "s", 100))
+TERM_DEAF_CPU: Final = Metric("its processor time, of deaf ones", "CPU s")
 HEALTH: Final = Metric("longest wait of /v1/health", "ms")
 SLICE: Final = Metric("longest slice of the loop", CPU_MS, Below(50, "ms"))
 
@@ -436,6 +442,6 @@ ROWS: Final = (
     Row("start", "sessions", (0, 500, 2_000), SESSIONS, (START, START_MEMORY), start, "sessions"),
     Row("events", "events in one session", (1_000, 20_000), STEPS, (AFTER_REST, AFTER_RESTART, TAIL), events, "events"),
     Row("messages", "events in long messages", (25_000, 50_000), (25_000, 100_000, 400_000), (READ_MEMORY,), messages, "messages"),
-    Row("agents", "live agents", (10, 40), (10, 100, 245), (TERM, TERM_CPU), agents),
+    Row("agents", "live agents", (10, 40), (10, 100, 245), (TERM, TERM_CPU, TERM_DEAF, TERM_DEAF_CPU), agents),
     Row("rules", "rules", (10, 1_000), (10, 1_000, 10_000), (HEALTH, SLICE), rules),
 )  # fmt: skip

@@ -29,7 +29,7 @@ READY: Final = 120.0  # seconds for a server to answer: one that reads a grown r
 ENDING: Final = 60.0  # seconds for it to end
 CALL: Final = 120.0  # seconds for one answer
 QUIET: Final = 0.02  # seconds between two looks at a process that may still be at work
-AGENT: Final = "tiny"
+AGENT, DEAF = "tiny", "deaf"  # of growth_agent.sh
 LONG: Final = "long"  # the session that has all the events of a record
 FOLDER: Final = "/usr"  # where the sessions work: it is everywhere, and a filled store may be moved
 HOSTILE: Final = Path(__file__).with_name("hostile_server.py")
@@ -84,7 +84,8 @@ class Home:
     def prepare(self, tool_url: str = "http://127.0.0.1:9/") -> None:
         self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         agent = Path(__file__).with_name("growth_agent.sh")
-        (self.data / "agents.toml").write_text(f'[agents.{AGENT}]\ncommand = "sh {agent}"\n')
+        stanzas = [f'[agents.{name}]\ncommand = "sh {agent} {name}"\n' for name in (AGENT, DEAF)]
+        (self.data / "agents.toml").write_text("".join(stanzas))
         if not self.policy.exists():
             self.policy.write_text(POLICY)
         (self.folder / "tools.yaml").write_text(
@@ -145,13 +146,8 @@ class Server:
         return statistics.median([self.spent(work) for _ in range(self.home.calls + 1)][1:]) * 1000
 
     def got_ms(self, path: str) -> float:
-        """That of reading something: of twice as many, since what else goes on shows in what is cheap."""
-        return (
-            statistics.median(
-                [self.spent(partial(self.call, "GET", path)) for _ in range(2 * self.home.calls + 1)][1:]
-            )
-            * 1000
-        )
+        """That of reading something: the least of three, for what is cheap also pays for what else the machine does."""
+        return min(self.median_ms(partial(self.call, "GET", path)) for _ in range(3))
 
     def follow(self, path: str) -> LiveBody:
         return LiveBody(self, path)
