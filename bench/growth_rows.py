@@ -306,19 +306,21 @@ def messages(home: Home, _size: int) -> Sample:
 
 def agents(home: Home, size: int) -> Sample:
     """Those that end with their input, then those that wait for a TERM of their own."""
+    wall, spent = _stopped(home, AGENT, size)
+    deaf, spent_deaf = _stopped(home, DEAF, size)
+    return {TERM.name: wall, TERM_CPU.name: spent, TERM_DEAF.name: deaf, TERM_DEAF_CPU.name: spent_deaf}
 
+
+def _stopped(home: Home, agent: str, size: int) -> tuple[float, float]:
     def create(number: int) -> None:
-        server.call("POST", f"/v1/sessions/{kind}-{number}", {"agent": kind, "directory": FOLDER})
+        server.call("POST", f"/v1/sessions/{agent}-{number}", {"agent": agent, "directory": FOLDER})
 
-    sample = {}
-    for kind, wall, spent in ((AGENT, TERM, TERM_CPU), (DEAF, TERM_DEAF, TERM_DEAF_CPU)):
-        with running(home) as server:
-            with ThreadPoolExecutor(AT_ONCE) as pool:
-                list(pool.map(create, range(size)))
-            server.settle()
-            assert len(server.children()) >= size
-            sample[wall.name], sample[spent.name] = server.stop()
-    return sample
+    with running(home) as server:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(create, range(size)))
+        server.settle()
+        assert len(server.children()) >= size
+        return server.stop()
 
 
 def rules(home: Home, size: int) -> Sample:
