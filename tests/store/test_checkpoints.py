@@ -116,7 +116,7 @@ async def test_a_log_of_the_landed_schema_gets_them(tmp_path: Path) -> None:
         await (await log.stream("ses_a")).append(events(30))
     with closing(sqlite3.connect(path)) as old, old:
         old.execute("drop table checkpoint")
-        old.execute("pragma user_version = 4")
+        old.execute("pragma user_version = 5")
     async with EventLog(SqliteBackend(path)) as log:
         stream = await filled(log)
         assert await body(stream, wanted()) == b"at 30"

@@ -204,7 +204,7 @@ class Services:
         )
 
     def _is_session(self, workspace: str, name: str) -> bool:
-        return self.sessions.records.known(workspace, name) is not None
+        return self.sessions.records.held(workspace, name) is not None
 
     async def _find_connection(self, name: str, workspace: str) -> StreamSource | None:
         if not name.startswith("acp:"):

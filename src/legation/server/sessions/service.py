@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
@@ -38,6 +39,7 @@ from legation.server.sessions.record import (
 from legation.store import audit
 from legation.store.database.transaction import Queries, Transaction
 from legation.store.datafolder import WORK, make_folder
+from legation.store.entries import Newest, WorkingIn
 from legation.store.secrets.sealer import is_plain
 from legation.store.secrets.vault import Vault
 from legation.tasks import TaskSet
@@ -85,33 +87,46 @@ class SessionService:
         self._ending = TaskSet("legation-session-end")
 
     async def __aenter__(self) -> Self:
-        await self.load()
+        left = await self._left()
         await self.messages.recover()
-        await self._recover_ended()
+        await self._secrets.recover(self._names)
+        await self._recover_ended(left)
         self.messages.start()
         self.agents.start()
         return self
 
-    async def load(self) -> None:
-        """Load what the log has of sessions and this server does not know yet."""
-        await self.records.load(await self._database.read(_workspaces))
+    async def _left(self) -> Mapping[SessionRecord, bool]:
+        """Load what the end of the last server may have left half done, and nothing else: whether each has grants of its
+        own."""
+        workspaces = await self._database.read(_workspaces)
+        left = dict.fromkeys(await self.records.load(workspaces), False)
+        for workspace, session_id in await self.approvals.sessions_with_grants(workspaces):
+            info = await self._hosts.log.lookup(session_id, workspace)
+            if info is not None and info.state == "closed":  # such grants end with their session
+                record = await self.records.known(workspace, session_id)
+                left |= {} if record is None else {record: True}
+        return left
 
-    async def _recover_ended(self) -> None:
+    async def _names(self, session_id: str | None, workspace: str, owner: str) -> bool:
+        """Tell whether a session has secrets of that owner: the one that they were sealed for, if that is known."""
+        if session_id is not None:
+            record = await self.records.known(workspace, session_id)
+            return record is not None and _is_of(owner, record)
+        # An earlier release noted no session: any may be it.
+        return await self.records.first(Newest(workspace), partial(_is_of, owner)) is not None
+
+    async def _recover_ended(self, left: Mapping[SessionRecord, bool]) -> None:
         """End what a killed server was making, or ending."""
-        named = {record.details.sealed.owner for record in self.records if record.details.sealed}
-        await self._secrets.recover(named)
-        granted = await self.approvals.sessions_with_grants(await self._database.read(_workspaces))
-        for record in self.records:
+        for record, has_grants in left.items():
             if record.details.deletion is not None:
                 try:
                     await self._delete(record)
                 except LegationError as error:  # nobody sees the session, and the next start tries again
                     logger.warning("cannot remove all of a deleted session, %s: %s", record.id, error.message)
                 continue
-            has_grants = (record.workspace, record.id) in granted
             details = record.details
-            left = details.sealed or details.grant or has_grants or details.queue or details.begun
-            if record.ended and left:
+            entrusted = details.sealed or details.grant or has_grants or details.queue or details.begun
+            if record.ended and entrusted:
                 self.messages.drop(record)
                 await self._settle(_host_of(record.workspace), record, details.updated_at)
             elif half_given(record.details):
@@ -143,7 +158,7 @@ class SessionService:
                 "cannot fork one session and continue another; give `fork` or `continues`",
                 {"path": "$.continues"},
             )
-        with self.records.claim(by.workspace, session_id):
+        async with self.records.claim(by.workspace, session_id):
             record = await self._create(by.workspace, session_id, new, slot, place)
         await self.approvals.give_mode(by, record, new.permission_mode or "default")
         return record
@@ -162,8 +177,8 @@ class SessionService:
 
         servers = given.mcp if given else servers_of(new.mcp)
         agent = (await self._hosts.launcher.entry(new.agent)).name
-        former = self._forked(workspace, agent, new.fork)
-        continued = None if new.continues is None else self.records.get(workspace, new.continues)
+        former = await self._forked(workspace, agent, new.fork)
+        continued = None if new.continues is None else await self.records.get(workspace, new.continues)
         if continued is not None and continued.details.agent == agent:
             new = _set_as(new, continued.details)
             if new.mcp is None:
@@ -177,24 +192,24 @@ class SessionService:
             skills = await put_in_place(new.skills, Path(place.cwd), self.folder_of, self._hosts.forbidden)
             details = self._details(new, agent, skills, servers)
             async with self._secrets.sealed(
-                workspace, servers, lambda: self.records.known(workspace, session_id) is not None
+                workspace, session_id, servers, lambda: self.records.held(workspace, session_id) is not None
             ) as sealed:
                 details = replace(details, sealed=sealed)
                 forks = former.meta.agent_session_id if former else None
                 record = await self.agents.create(workspace, session_id, new, details, place, slot, forks)
         except BaseException:
             # With the skills that were put there: the name may be another's next.
-            if own is not None and self.records.known(workspace, session_id) is None:
+            if own is not None and self.records.held(workspace, session_id) is None:
                 await asyncio.shield(asyncio.to_thread(rmtree, own, ignore_errors=True))
             raise
         if continued is not None:
             await self.records.save(continued, replace(continued.details, continued_by=session_id))
         return record
 
-    def _forked(self, workspace: str, agent: str, session_id: str | None) -> SessionRecord | None:
+    async def _forked(self, workspace: str, agent: str, session_id: str | None) -> SessionRecord | None:
         if session_id is None:
             return None
-        former = self.records.get(workspace, session_id)
+        former = await self.records.get(workspace, session_id)
         if former.details.agent != agent:
             raise InvalidParams(
                 f"cannot fork session {session_id} for {agent}: it is of {former.details.agent}; name that agent",
@@ -363,16 +378,16 @@ class SessionService:
     async def delete(self, by: Principal, session_id: str, *, slot: AgentSlot | None = None) -> None:
         """Delete all that was recorded of it; its name is not used again. `slot` is that of the client of ACP that
         deletes it: its agent stays."""
-        record = self.records.known(by.workspace, session_id)  # also one whose deletion was cut off
+        record = await self.records.known(by.workspace, session_id)  # also one whose deletion was cut off
         if record is None:
-            record = self.records.get(by.workspace, session_id)
+            record = await self.records.get(by.workspace, session_id)
         if slot is not None:
             slot.must_be_for(record)
         await self._ending.run(self._mark_and_delete(by, record, slot))
 
     async def _mark_and_delete(self, by: Principal, record: SessionRecord, slot: AgentSlot | None) -> None:
         async with record.changing:
-            if self.records.known(record.workspace, record.id) is not record:
+            if self.records.held(record.workspace, record.id) is not record:
                 raise was_deleted(record.id)  # by whoever was before us
             if record.details.deletion is None:  # else it was cut off
                 await self._mark_deleted(by, record)
@@ -434,14 +449,17 @@ class SessionService:
         """Remove one that was made for it, and that no other session works in: it is served with a session alone."""
         folder = Path(record.meta.cwd)
         work = await asyncio.to_thread(os.path.realpath, self._data_dir / WORK / record.workspace)
-        used = any(
-            each.is_relative_to(folder)
-            for other in self.records
-            if other is not record and other.status != "deleted"
-            for each in other.folders
-        )
-        if folder.parent == Path(work) and not used:
-            await asyncio.to_thread(_remove, folder)
+        if folder.parent != Path(work):
+            return
+
+        def works_there(other: SessionRecord) -> bool:
+            itself = (other.workspace, other.id) == (record.workspace, record.id)
+            return not itself and any(each.is_relative_to(folder) for each in other.folders)
+
+        for workspace in await self._database.read(_workspaces):
+            if await self.records.first(WorkingIn(workspace, folder=str(folder)), works_there) is not None:
+                return
+        await asyncio.to_thread(_remove, folder)
 
 
 def _remove(folder: Path) -> None:
@@ -474,6 +492,10 @@ def _plain(session_id: str) -> str:
 def _host_of(workspace: str, kind: str = "process", name: str = "host", via: str | None = None) -> Principal:
     """Return who ends what nobody's credential ended here."""
     return Principal(kind=kind, id=name, workspace=workspace, scopes=frozenset(), level=0, via=via)
+
+
+def _is_of(owner: str, record: SessionRecord) -> bool:
+    return record.details.sealed is not None and record.details.sealed.owner == owner
 
 
 def _workspaces() -> Transaction[list[str]]:

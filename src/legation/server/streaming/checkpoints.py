@@ -35,7 +35,7 @@ from legation.store.stream import GROWTH_BYTES, GROWTH_EVENTS, GenerationRange, 
 from legation.tasks import TaskSet
 from legation.wire.events import Event
 from legation.wire.universal.messages import MessageProjector, ProjectedMessage
-from legation.wire.universal.output import ProjectedEvent, ProjectedRow, framed
+from legation.wire.universal.output import ProjectedEvent, ProjectedRow
 from legation.wire.universal.projector import STATE_FORMAT, Projector, decode_state, encode_state
 from legation.wire.universal.shapes import NOBODY, STRIDE, SessionFacts
 from legation.wire.universal.text import RecalledText
@@ -65,19 +65,13 @@ FOLDS: Final[dict[Schema, type[Fold]]] = {"sandbox-agent": Projector, "universal
 
 
 def row(emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool) -> ProjectedRow:
-    """Make its row, with its JSON; `framed_row` is for a live body."""
+    """Make its row, with its JSON; `framed` makes one of a live body of it."""
     number, type_ = emitted.sequence, getattr(emitted, "type", "")
     parts = emitted.apart(include_raw)
     if parts:
         start, text, *rest = parts
         return ProjectedRow(number, cause.at, type_, start, text, cause=cause.seq, rest=tuple(rest))
     return ProjectedRow(number, cause.at, type_, emitted.encode(include_raw), cause=cause.seq)
-
-
-def framed_row(
-    emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool
-) -> ProjectedRow:
-    return framed(row(emitted, cause, include_raw=include_raw))
 
 
 def projector_of(fold: Fold) -> Projector:

@@ -30,7 +30,7 @@ from legation.server.streaming.checkpoints import (
     Projection,
     Schema,
     WantedRows,
-    framed_row,
+    row,
     steps,
 )
 from legation.server.streaming.hub import (
@@ -205,7 +205,7 @@ class ProjectedSource(DerivedSource):
                 found = fold.feed_whole(event)
                 if found is None:
                     break  # whoever wants it reads it from a checkpoint
-                rows = [framed_row(each, event, include_raw=include_raw) for each in found]
+                rows = [framed(row(each, event, include_raw=include_raw)) for each in found]
                 at += 1
             self._tail += rows
             size = sum([len(each.raw) + len(each.native) for each in rows])
