@@ -10,8 +10,8 @@ from tests.store.canary import checkpoint, logged, new_canary, search, stored
 
 from legation.approvals import listing
 from legation.approvals.approval import ApprovalAnswer
-from legation.approvals.trace.export import lines
 from legation.approvals.trace.cut import DAY_MS, purge
+from legation.approvals.trace.export import lines
 from legation.errors import LegationError
 from legation.store.database.sqlite import SqliteDatabase
 from legation.wire.action import Action

@@ -162,7 +162,12 @@ async def test_another_chain_keeps_what_a_trace_of_ours_is_held_against(installa
     second = Ledger(installation.database, Chain("srv-2", installation.sealer))
     await second.append("local", allowed(), NOW)
     await second.transact(
-        "local", Transitions(second.chain).resolve, PERSON, approval.id, ApprovalAnswer(approve=False), NOW + 1
+        "local",
+        Transitions(second.chain).resolve,
+        PERSON,
+        approval.id,
+        ApprovalAnswer(approve=False),
+        NOW + 1,
     )
 
     async def good() -> None:
@@ -191,7 +196,9 @@ async def test_slices_are_small(installation: Installation, monkeypatch: pytest.
     assert (report.first, report.steps) == (55, 9 + len(done))
 
 
-async def test_a_slice_is_bounded_in_bytes(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slice_is_bounded_in_bytes(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cuts, "SLICE_BYTES", 10)
     await history(installation, 2)
     _, done = await went(purge(installation.database, "local", LATER, LATER))
@@ -248,7 +255,10 @@ async def test_steps_that_nobody_said_were_cut_are_missing(installation: Install
     await history(installation)
     await installation.sql("delete from trace_step where seq <= 10")
     report = await installation.verify()
-    assert (report.faults[-1].seq, report.faults[-1].what) == (11, "the steps before it, from 1 on, are missing")
+    assert (report.faults[-1].seq, report.faults[-1].what) == (
+        11,
+        "the steps before it, from 1 on, are missing",
+    )
 
 
 async def test_a_head_that_was_kept_shows_what_the_chain_follows(installation: Installation) -> None:
@@ -288,6 +298,10 @@ async def test_an_export_of_a_chain_that_is_cut_meanwhile_says_so(
 ) -> None:
     monkeypatch.setattr("legation.approvals.trace.export.BATCH", 4)
     await history(installation)
-    with pytest.raises(Conflict, match="cut meanwhile"):
+
+    async def export() -> None:
         async for _ in lines(installation.database, installation.sealer, "local", SERVER):
             await cut_all(installation)
+
+    with pytest.raises(Conflict, match="cut meanwhile"):
+        await export()

@@ -273,6 +273,15 @@ def named(by: str | None, name: str | None) -> str | None:
     return by if name is None else f"{name} ({by})"
 
 
+def byte_size(count: float) -> str:
+    """Write a size as people read it."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
 PERIOD: Final = 0.1  # seconds between two looks: the reader's eye
 _MEGABYTE: Final = 1_000_000
 
@@ -302,6 +311,16 @@ class ProgressLine:
             self._out.write(f"\r{text.ljust(self._width)}")
             self._out.flush()
             self._width = max(self._width, len(text))
+
+    def count(self, text: str) -> None:
+        """Show any other measure of how far it is."""
+        with self._mutex:
+            if not self._out.isatty() or time.monotonic() - self._shown < PERIOD:
+                return
+            self._shown = time.monotonic()
+            self._out.write(f"\r{f'{self._name}: {text}'.ljust(self._width)}")
+            self._out.flush()
+            self._width = max(self._width, len(self._name) + 2 + len(text))
 
     def __enter__(self) -> Self:
         return self

@@ -342,5 +342,8 @@ def _say(report: ChainReport) -> None:
     else:
         say(f"{name}: good; {counts}", "green")
     if report.first > 1 and report.since is not None:
-        say(f"    reaches back to step {report.first}, of {line(report.since)}; those before it were cut off", "dim")
+        say(
+            f"    reaches back to step {report.first}, of {line(report.since)}; those before it were cut off",
+            "dim",
+        )
     say(f"    head {name}:{report.head.seq}:{line(report.head.hash)}", "dim")

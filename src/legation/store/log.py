@@ -30,7 +30,9 @@ from legation.store.codec import (
     Part,
     Report,
     StorageTrouble,
+    StoreSize,
     StreamInfo,
+    Sweep,
     is_name,
     key_of,
     named,
@@ -157,6 +159,30 @@ class EventLog:
     def held(self, name: str, workspace: str = "local") -> Stream | None:
         """The stream of that name, if somebody has it at this moment: nothing is read."""
         return self._streams.get(key_of(name, workspace))
+
+    async def sweep(self, stream: Stream) -> None:
+        """Have what is left of a deleted stream go, commit by commit, so that others' come between."""
+        while stream.key in {info.name for info in await self._read(self._backend.unswept)}:
+            await self.commit(stream, Sweep(stream.key))
+
+    async def sweep_all(self) -> None:
+        """Bring deletions to their end that the end of a process cut off."""
+        for info in await self._read(self._backend.unswept):
+            await self.sweep(await self.stream(named(info).name, info.workspace))
+
+    async def give_back(self, stream: Stream) -> None:
+        """Give free space back to the disk, some in each commit; `stream` is any, for their order."""
+        free = (await self.size()).free
+        while free:
+            await self.commit(stream, Sweep(stream.key))
+            before, free = free, (await self.size()).free
+            if free >= before:  # it is in use by now
+                return
+
+    async def size(self, name: str | None = None, workspace: str = "local") -> StoreSize:
+        """Count the bytes of one stream, or of all."""
+        key = None if name is None else key_of(name, workspace)
+        return await self._read(self._backend.size, key)
 
     async def streams(self, workspace: str = "local") -> list[StreamInfo]:
         infos = await self._infos(self._backend.streams, workspace)

@@ -336,7 +336,7 @@ class Link(msgspec.Struct, frozen=True):
     hash: str
 
 
-class Cut(msgspec.Struct, frozen=True):
+class TraceCut(msgspec.Struct, frozen=True):
     """The part of a chain that a checkpoint stands for: from the first to the last number, and their times. `hash` is that
     of the last."""
 
@@ -347,9 +347,9 @@ class Cut(msgspec.Struct, frozen=True):
     until: int
 
 
-def read_cut(step: ChainStep) -> Cut | None:
+def read_cut(step: ChainStep) -> TraceCut | None:
     try:
-        return None if step.cut is None else msgspec.json.decode(step.cut, type=Cut)
+        return None if step.cut is None else msgspec.json.decode(step.cut, type=TraceCut)
     except msgspec.MsgspecError:  # tampered with: then the hash is wrong as well
         return None
 

@@ -15,12 +15,13 @@ Days are those of UTC: what is cut is older than the beginning of one.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from legation.approvals.trace.chain import Chain, Cut, Ledger, head
+from legation.approvals.trace.chain import Chain, TraceCut, Ledger, head
 from legation.approvals.trace.step import StepDraft, StepKind, TracedCall, day_owner, new_trace_id
 from legation.store.database.transaction import Database, Queries, Row, Rows, Transaction, only
 from legation.wire.principal import Principal
@@ -33,8 +34,9 @@ DAY_MS: Final = 86_400_000
 _SQL: Final = Queries("traces")
 
 
-class Slice(NamedTuple):
-    """What went, or would go; `more`: there may be another one."""
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows that went, or would go; `more`: there may be another slice."""
 
     count: int = 0
     bytes: int = 0
@@ -123,9 +125,7 @@ async def cut(
         more = done.more
 
 
-def cut_slice(
-    chain: Chain, workspace: str, before: int, by: Principal, now_ms: int
-) -> Transaction[Slice]:
+def cut_slice(chain: Chain, workspace: str, before: int, by: Principal, now_ms: int) -> Transaction[Slice]:
     place = {"workspace": workspace, "server": chain.server}
     found = yield _SQL.oldest_steps(**place, limit=SLICE_ROWS)
     over = yield from _over(place, found, before)
@@ -133,11 +133,13 @@ def cut_slice(
     if not going:
         return Slice()
     first, last = going[0], going[-1]
-    asked = _json(row["approval_id"] for row in going if row["step"] == StepKind.PROPOSED and row["approval_id"])
+    asked = _json(
+        row["approval_id"] for row in going if row["step"] == StepKind.PROPOSED and row["approval_id"]
+    )
     yield _SQL.cut_contents(**place, last=last["seq"])
     yield _SQL.cut_approvals(workspace=workspace, approvals=asked)
     yield _SQL.cut_steps(**place, last=last["seq"])
-    gap = Cut(first["seq"], last["seq"], last["hash"], first["at"], last["at"])
+    gap = TraceCut(first["seq"], last["seq"], last["hash"], first["at"], last["at"])
     yield from chain.append(workspace, [_checkpoint(gap, by)], now_ms)
     size = sum(row["bytes"] for row in going) + STEP_BYTES * len(going)
     return Slice(len(going), size, more=len(going) < len(over) or len(over) == SLICE_ROWS)
@@ -155,7 +157,7 @@ def _over(place: dict[str, str], found: Rows, before: int) -> Transaction[list[R
     return list(takewhile(lambda row: row["trace_id"] not in held, old))
 
 
-def _checkpoint(gap: Cut, by: Principal) -> StepDraft:
+def _checkpoint(gap: TraceCut, by: Principal) -> StepDraft:
     return StepDraft(
         step=StepKind.CHECKPOINT,
         call=TracedCall(trace_id=new_trace_id(), agent="legation", tool="trace.cut"),
@@ -184,7 +186,8 @@ def old_steps(workspace: str, server: str, before_ms: int) -> Transaction[int]:
 
 def _fitting(found: Iterable[Row]) -> list[Row]:
     """Take as many as fit into a slice."""
-    taken, size = [], 0
+    taken: list[Row] = []
+    size = 0
     for row in found:
         size += row["bytes"]
         if taken and size > SLICE_BYTES:

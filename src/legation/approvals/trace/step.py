@@ -102,7 +102,7 @@ class ChainStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     replaces: str | None = None
     content_owner: str | None = None
     digests: str | None = None  # JSON: the content's name -> hex
-    cut: str | None = None  # JSON of `Cut`, in a checkpoint
+    cut: str | None = None  # JSON of `TraceCut`, in a checkpoint
 
     def __post_init__(self) -> None:
         if self.confidence is not None:

@@ -336,6 +336,17 @@ def must_be_idle(record: SessionRecord) -> None:
         )
 
 
+def is_at_rest(record: SessionRecord, before_ms: int) -> bool:
+    """Tell whether it has ended, or nobody used it, since before a time; and no agent has it, and nothing waits for one."""
+    details = record.details
+    used = (
+        details.updated_at or record.last_used
+    )  # an agent may say anything of that, so it counts where nobody else knows
+    waits = details.queue or details.begun is not None or details.prompted is not None
+    held = record.working is not None or record.lock.locked()
+    return record.status in ("closed", "disconnected") and 0 < used < before_ms and not waits and not held
+
+
 ListPlace = tuple[int, str]
 """The newest first (so the time in ms below zero), then by id. Neither changes: the last of a page says where the next begins."""
 
@@ -433,6 +444,10 @@ class SessionRecords:
         if self._known.pop((record.workspace, record.id), None) is not None:
             self._order[record.workspace].remove(_place(record))
         self._deleted.add((record.workspace, record.id))
+
+    def is_claimed(self, workspace: str, session_id: str) -> bool:
+        """Tell whether one of that name is being made."""
+        return (workspace, session_id) in self._claimed
 
     @contextmanager
     def claim(self, workspace: str, session_id: str) -> Iterator[None]:
