@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from cyclopts import Parameter
 
-from legation.cli.command import Console, Json, PlaceFlags, ProgressLine, byte_size, connect, line, say, say_json
+from legation.cli.command import (
+    Console,
+    Json,
+    PlaceFlags,
+    ProgressLine,
+    byte_size,
+    connect,
+    line,
+    say,
+    say_json,
+)
 from legation.errors import Cancelled, InvalidParams, StorageFailed
-from legation.settings.fields import Age, Unusable
+from legation.settings import Age, Unusable
 from legation.wire.api.server import USUAL_KINDS, PruneKind, PruneProgress
 
 if TYPE_CHECKING:

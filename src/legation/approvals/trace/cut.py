@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from legation.approvals.trace.chain import Chain, TraceCut, Ledger, head
+from legation.approvals.trace.chain import Chain, Ledger, TraceCut, head
 from legation.approvals.trace.step import StepDraft, StepKind, TracedCall, day_owner, new_trace_id
 from legation.store.database.transaction import Database, Queries, Row, Rows, Transaction, only
 from legation.wire.principal import Principal

@@ -23,8 +23,7 @@ from legation.errors import Conflict, Forbidden, InvalidParams, LegationError, U
 from legation.server.http.openapi import PROBLEM_MEDIA
 from legation.server.http.routes import OPEN, Call, Routes, needs
 from legation.server.routes.traces import NDJSON
-from legation.settings import Settings, config_file
-from legation.settings.fields import Age, Unusable
+from legation.settings import Age, Settings, Unusable, config_file
 from legation.store.audit import record
 from legation.store.backup import Written, archive
 from legation.store.secrets.sealer import drop_older_keys, open_key_file, rotate_key_file

@@ -52,7 +52,9 @@ def connect(path: Path, page_size: int = 4096) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_LIMIT)
     try:
         connection.execute(f"pragma page_size = {page_size}")  # before the first write, or never
-        connection.execute("pragma auto_vacuum = incremental")  # likewise: what is deleted is given back to the disk
+        connection.execute(
+            "pragma auto_vacuum = incremental"
+        )  # likewise: what is deleted is given back to the disk
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = on")  # what is deleted or replaced is overwritten
