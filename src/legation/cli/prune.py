@@ -85,9 +85,8 @@ def prune(
         if not yes:
             _must_be_confirmed(server, older_than, kinds)
         with ProgressLine("pruned", sys.stderr) as shown:
-            _show(
-                [*_told(_read(server, older_than, kinds, dry_run=False), shown, json=json)], "went", json=json
-            )
+            done = [*_told(_read(server, older_than, kinds, dry_run=False), shown, json=json)]
+        _show(done, "went", json=json)
 
 
 def _read(
@@ -119,9 +118,10 @@ def _show(found: Sequence[PruneProgress], verb: str, *, json: bool) -> None:
             say_json(each)
         else:
             say(_line(each))
-    if not json:
-        total = sum(each.bytes for each in found)
-        say(f"about {byte_size(total)} {verb}" if total else f"nothing {verb}", "bold" if total else "dim")
+    if not json and any(each.count for each in found):
+        say(f"about {byte_size(sum(each.bytes for each in found))} {verb}", "bold")
+    elif not json:
+        say(f"nothing {verb}", "dim")
 
 
 def _line(found: PruneProgress) -> str:

@@ -75,17 +75,21 @@ class Retention:
         # What a step said does not outlive it.
         wanted = {*kinds, "content"} if "traces" in kinds else {*kinds}
         async with self.pruning:
+            if not dry:
+                await self.finish()
             for kind in (each for each in ORDER if each in wanted):
-                async with aclosing(self._prune_kind(by, kind, before, dry=dry)) as told:
+                # Of a dry run sessions are there still, and with them the folders that go along.
+                besides = before if dry and kind == "work" and "sessions" in wanted else None
+                async with aclosing(self._prune_kind(by, kind, before, besides, dry=dry)) as told:
                     async for progress in told:
                         yield progress
             if not dry:
                 await self._tidy()
 
     async def _prune_kind(
-        self, by: Principal, kind: PruneKind, before: int, *, dry: bool
+        self, by: Principal, kind: PruneKind, before: int, besides: int | None, *, dry: bool
     ) -> AsyncGenerator[PruneProgress]:
-        found = await self._found(by.workspace, kind, before)
+        found = await self._found(by.workspace, kind, before, besides)
         gone = PruneProgress(kind=kind, count=0, of=found.count, bytes=0, done=False)
         if dry or not found.count:
             yield replace(gone, count=found.count, bytes=found.bytes, done=True)
@@ -102,16 +106,20 @@ class Retention:
         details = {"before": before, "count": count}
         yield from audit.record(by, "data.pruned", kind, details, self._clock.now_ms())
 
-    async def _found(self, workspace: str, kind: PruneKind, before: int) -> Slice:
-        """Count what would go, and how much that is."""
+    async def _found(
+        self, workspace: str, kind: PruneKind, before: int, besides: int | None = None
+    ) -> Slice:
+        """Count what would go, and how much that is; of folders, beside those of sessions that go by another age."""
         counted: list[int]
         match kind:
             case "sessions":
                 there = await self._sessions.at_rest(workspace, before)
                 counted = [await self._session_size(workspace, each.id) for each in there]
             case "work":
+                gone = await self._sessions.at_rest(workspace, besides) if besides is not None else []
+                names = {each.id for each in gone}
                 folders = await self._sessions.folders_at_rest(workspace, before)
-                counted = [await self._walk(each) for each in folders]
+                counted = [await self._walk(each) for each in folders if each.name not in names]
             case "content":
                 days = await self._database.read(cut.old_days, workspace, before)
                 parts = [await self._database.read(cut.content_of_day, workspace, each) for each in days]
