@@ -89,7 +89,11 @@ async def test_sessions_that_nobody_used_go_and_those_at_work_stay(old: SessionC
     [approval] = await old.rig.rows(f"select status from approval where id = '{waiting.id}'")
     assert approval["status"] == "pending"
     audited = await old.rig.rows("select action, target, details from audit")
-    assert sorted(row["target"] for row in audited if row["action"] == "session.deleted") == ["a", "c", "over"]
+    assert sorted(row["target"] for row in audited if row["action"] == "session.deleted") == [
+        "a",
+        "c",
+        "over",
+    ]
     [pruned] = [row for row in audited if row["action"] == "data.pruned"]
     assert (pruned["target"], json.loads(pruned["details"])["count"]) == ("sessions", 3)
     assert (await old.played("b", "say on"))["stopReason"] == "end_turn"
@@ -125,7 +129,10 @@ async def test_work_folders_go_of_sessions_that_are_over_and_of_none(old: Sessio
     (work / "file").write_text("not ours")
     would = await prune(old, "work", dry=True)
     both = await prune(old, "work", "sessions", dry=True)
-    assert (would["work"]["count"], both["work"]["count"]) == (1, 0)  # the others are of now, or go with the session
+    assert (would["work"]["count"], both["work"]["count"]) == (
+        1,
+        0,
+    )  # the others are of now, or go with the session
     went = await prune(old, "work")
     assert went["work"]["count"] == 1
     assert folders(old) == {"a", "b", "c", "waits", "nobodys", "file"}

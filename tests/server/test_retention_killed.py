@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from secrets import token_hex
@@ -72,19 +71,21 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert "hello" in play(http, name, "say hello")
         assert http.post("/v1/sessions/s/terminate").status_code == 204
         assert http.get("/v1/trace/verify").status_code == 200
-    asyncio.run(_grow(data_of(home)))
+    asyncio.run(add_calls(data_of(home), CALLS))
+    asyncio.run(_lengthen(data_of(home)))
+    (data_of(home) / "work/local/nobodys").mkdir(parents=True)
     return home
 
 
-async def _grow(data: Path) -> None:
-    """As earlier days would have left it: calls with their approvals and contents, and a long session."""
+async def add_calls(data: Path, calls: int) -> None:
+    """As earlier days would have left it: calls with their approvals and contents."""
     settings = load({"data_dir": data}, {"HOME": str(data)})
     sealer = Sealer(load_installation_keys(settings).vault)
     now = SystemClock().now_ms() - DAYS
     async with SqliteDatabase(data / "legation.db") as database:
         ledger = Ledger(database, Chain(server_name(data / SERVER), sealer))
         life = Transitions(ledger.chain)
-        for number in range(CALLS):
+        for number in range(calls):
             at = now + number
             asked = proposal(
                 id=new_approval_id(at), requester_kind="process", requester="host", expires_at=at + 60_000
@@ -92,21 +93,26 @@ async def _grow(data: Path) -> None:
             approval = await ledger.transact("local", life.propose, asked, at)
             await ledger.transact("local", life.resolve, PERSON, approval.id, YES, at + 1)
             digest = (approval.action_digest, approval.policy_version)
-            await ledger.transact("local", life.consume, "local", approval.id, approval.waiter, *digest, at + 2)
+            await ledger.transact(
+                "local", life.consume, "local", approval.id, approval.waiter, *digest, at + 2
+            )
             await ledger.append("local", [*after(approval), *allowed()], at + 3)
+
+
+async def _lengthen(data: Path) -> None:
+    """A session whose events take more than one commit to go."""
     async with EventLog(SqliteBackend(data / "events.db")) as log:
         await (await log.stream("s")).reopen()
         text = b'"' + SECRET + b"x" * PAGE_BYTES + b'"'
         for _ in range(SWEEP_PAGES + 8):
             await (await log.stream("s")).append([Draft(type="native", raw=text)])
         await (await log.stream("s")).close()
-    (data / "work/local/nobodys").mkdir(parents=True)
 
 
 @pytest.fixture
-def home(origin: Path, tmp_path: Path) -> Iterator[Path]:
+def home(origin: Path, tmp_path: Path) -> Path:
     copytree(origin, tmp_path, dirs_exist_ok=True)
-    yield tmp_path
+    return tmp_path
 
 
 def pruned(http: httpx2.Client) -> dict[str, Any]:
@@ -177,7 +183,9 @@ def test_nothing_is_half_deleted_where_it_is_killed(home: Path, where: tuple[str
         [report] = http.get("/v1/trace/verify").json()
         assert report["first"] > 9 * CALLS
         assert len(rows(data_of(home) / "legation.db", "select id from approval")) == 0
-        deleted = [each for each in http.get("/v1/audit").json()["items"] if each["action"] == "session.deleted"]
+        deleted = [
+            each for each in http.get("/v1/audit").json()["items"] if each["action"] == "session.deleted"
+        ]
         assert [each["target"] for each in deleted] == ["s"]
         assert "on" in play(http, "kept", "say on")
     check_that_nothing_is_left(home)

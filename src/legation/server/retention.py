@@ -106,9 +106,7 @@ class Retention:
         details = {"before": before, "count": count}
         yield from audit.record(by, "data.pruned", kind, details, self._clock.now_ms())
 
-    async def _found(
-        self, workspace: str, kind: PruneKind, before: int, besides: int | None = None
-    ) -> Slice:
+    async def _found(self, workspace: str, kind: PruneKind, before: int, besides: int | None = None) -> Slice:
         """Count what would go, and how much that is; of folders, beside those of sessions that go by another age."""
         counted: list[int]
         match kind:
