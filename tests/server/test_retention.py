@@ -16,8 +16,7 @@ from tests.server.test_access_table import an_approval
 from legation.approvals.trace import cut
 from legation.approvals.trace.cut import DAY_MS
 from legation.server import retention
-from legation.store import sizes
-from legation.store.sizes import KINDS, MOST_SAMPLES, Sample, growth, history
+from legation.store.sizes import KINDS, MOST_SAMPLES, Sample, growth, history, keep
 from legation.wire.api.server import PruneKind
 
 pytestmark = pytest.mark.heavy
@@ -336,7 +335,7 @@ async def test_sizes_are_told_by_kind_and_kept_for_a_week(old: SessionClient) ->
         old.rig.clock.advance(3600.0)
         before = old.rig.clock.now_ms()
         sample = Sample(before, {"sessions": 1}, 1)
-        sizes._keep(data_dir, sample)
+        keep(data_dir, sample)
     kept = history(data_dir)
     assert len(kept) <= MOST_SAMPLES
     assert kept[-1].at - kept[0].at <= 7 * DAY_MS
@@ -349,7 +348,7 @@ async def test_a_status_looks_at_no_table(old: SessionClient, monkeypatch: pytes
     async def looked(*_: object) -> Any:
         raise AssertionError("somebody who asks waits for it")
 
-    monkeypatch.setattr(sizes, "take", looked)
+    monkeypatch.setattr(retention, "_take", looked)
     assert (await old.call("GET", "/v1/sizes")).json() == first
 
 

@@ -51,7 +51,7 @@ POINTS = [
     ("legation.approvals.trace.cut:_checkpoint", 1),
     ("legation.approvals.trace.cut:cut_slice", 2),
     ("legation.approvals.trace.cut:_checkpoint", 2),
-    ("legation.store.sizes:give_back", 1),
+    ("legation.server.retention:_give_back", 1),
     ("legation.store.log:EventLog.give_back", 1),
     ("legation.store.database.sqlite:SqliteDatabase.scrub", 1),
 ]

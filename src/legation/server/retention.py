@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
+import sqlite3
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, closing
 from pathlib import Path
 from typing import Final
 
@@ -24,10 +26,11 @@ from legation.clock import Clock
 from legation.errors import LegationError
 from legation.server.sessions.service import SessionService
 from legation.settings import Settings
-from legation.store import audit, sizes
-from legation.store.database.transaction import Queries, Transaction, rows
+from legation.store import audit
+from legation.store.database.sqlite import SqliteDatabase, connect
+from legation.store.database.transaction import Database, Queries, Transaction, rows
 from legation.store.log import EventLog
-from legation.store.sizes import Sample, disk_use
+from legation.store.sizes import KINDS, SAMPLE_INTERVAL, TABLES, Sample, disk_use, folder_sizes, history, keep
 from legation.store.stream import Stream
 from legation.tasks import TaskSet, in_thread
 from legation.wire.api.server import PruneKind, PruneProgress
@@ -38,6 +41,8 @@ FIRST_SAMPLE: Final = 60.0  # seconds after the start: its own work comes first
 ORDER: Final[tuple[PruneKind, ...]] = ("sessions", "work", "content", "traces")
 
 _SQL: Final = Queries("door")
+_SIZES: Final = Queries("sizes")
+_PROGRESS: Final = 10_000  # of SQLite's instructions between two looks at whether it is to stop
 
 logger = logging.getLogger("legation.retention")
 
@@ -158,7 +163,7 @@ class Retention:
     async def _tidy(self) -> None:
         """Leave no byte of what went in the databases' logs, and give the space back; then see how large everything is."""
         try:
-            await sizes.give_back(self._database)
+            await _give_back(self._database)
             await self._log.give_back(await self._server_stream())
             await self._database.scrub()
             await self.sample()
@@ -173,13 +178,11 @@ class Retention:
     async def sample(self) -> Sample:
         """Take a sample of the sizes."""
         async with self._sampling:
-            return await sizes.take(
-                self._database, self._log, self._data_dir, self._clock.now_ms(), self._stop
-            )
+            return await _take(self._database, self._log, self._data_dir, self._clock.now_ms(), self._stop)
 
     async def samples(self) -> list[Sample]:
         """Return those of the last week, the oldest first; the first one is taken now."""
-        return await in_thread(sizes.history, self._data_dir) or [await self.sample()]
+        return await in_thread(history, self._data_dir) or [await self.sample()]
 
     # Kept.
 
@@ -213,7 +216,7 @@ async def retention_upkeep(retention: Retention, clock: Clock) -> AsyncIterator[
     tasks = TaskSet("legation-retention")
     tasks.start(_do(retention.finish))
     tasks.start(_again(clock, retention.keep, INTERVAL, INTERVAL))
-    tasks.start(_again(clock, retention.sample, FIRST_SAMPLE, sizes.INTERVAL))
+    tasks.start(_again(clock, retention.sample, FIRST_SAMPLE, SAMPLE_INTERVAL))
     try:
         yield
     finally:
@@ -233,3 +236,54 @@ async def _do(work: Callable[[], Awaitable[object]]) -> None:
         await work()
     except (LegationError, OSError) as error:  # the next time may do what this one could not
         logger.warning("cannot keep to what is kept for how long: %s", error)
+
+
+# Sizes, of both databases and of the folders.
+
+
+async def _take(
+    database: Database, log: EventLog, data_dir: Path, now_ms: int, stop: threading.Event
+) -> Sample:
+    """Take a sample and keep it. It takes its time, which nobody else waits for; `stop` ends it."""
+    kinds = dict.fromkeys(KINDS, 0)
+    for table, size in (await _tables(database, stop)).items():
+        kinds[TABLES.get(table, "database")] += size
+    stored = await log.size()
+    kinds["sessions"] = stored.used
+    kinds["free"] = stored.free + await database.read(_free)
+    kinds |= await in_thread(folder_sizes, data_dir, stop)
+    sample = Sample(now_ms, kinds, shutil.disk_usage(data_dir).free)
+    if not stop.is_set():  # else it is not the whole
+        await in_thread(keep, data_dir, sample)
+    return sample
+
+
+async def _give_back(database: Database) -> None:
+    """Give the free space of a file back to the disk, in small transactions."""
+    free = await database.read(_free)
+    while free:
+        await database.transact(rows, _SIZES.give_back())
+        before, free = free, await database.read(_free)
+        if free >= before:  # it is in use by now
+            return
+
+
+def _free() -> Transaction[int]:
+    (row,) = yield _SIZES.free()
+    return int(row["bytes"])
+
+
+async def _tables(database: Database, stop: threading.Event) -> dict[str, int]:
+    if isinstance(database, SqliteDatabase):
+        return await in_thread(_tables_of, database.path, stop)
+    return {row["name"]: row["bytes"] for row in await database.read(rows, _SIZES.tables())}
+
+
+def _tables_of(path: Path, stop: threading.Event) -> dict[str, int]:
+    """Look with a connection of its own: readers of the database do not wait for it."""
+    with closing(connect(path)) as connection:
+        connection.set_progress_handler(stop.is_set, _PROGRESS)
+        try:
+            return dict(connection.execute(_SIZES.tables().query.sqlite).fetchall())
+        except sqlite3.OperationalError:  # an SQLite without `dbstat`, or it was stopped
+            return {"": path.stat().st_size}

@@ -7,34 +7,26 @@ nobody who waits.
 from __future__ import annotations
 
 import os
-import shutil
-import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
 from legation.store import files
-from legation.store.database.sqlite import SqliteDatabase, connect
-from legation.store.database.transaction import Database, Queries, Transaction, rows
 from legation.store.datafolder import BLOBS, COPIES, DISCARDED, LOGS, REPLACED, SESSIONS, SIZES, WORK
-from legation.store.log import EventLog
-from legation.tasks import in_thread
 
-INTERVAL: Final = 3600.0  # seconds between two samples
+SAMPLE_INTERVAL: Final = 3600.0  # seconds between two samples
 WEEK_MS: Final = 7 * 86_400_000
 MOST_SAMPLES: Final = 7 * 24 + 2  # a week of them
 LEAST_SPAN_MS: Final = 12 * 3_600_000  # of samples that say how fast it goes
 _PAUSE_AFTER: Final = 200  # entries of a folder, then others have their turn
 _PAUSE: Final = 0.002  # seconds
-_PROGRESS: Final = 10_000  # of SQLite's instructions between two looks at whether it is to stop
 
-# Tables by kind; the others are the database's own: who, when, what may be done.
-_TABLES: Final = {
+# Tables by kind; the others are the database's own: who may do what, who did what.
+TABLES: Final = {
     "trace_step": "traces", "trace_head": "traces", "approval": "traces",
     "trace_content": "content", "content_key": "content", "content_page": "content", "content_stream": "content",
 }  # fmt: skip
@@ -58,8 +50,6 @@ KINDS: Final = {
     "backups": "what backups and restores left",
     "free": "free in the databases' files, to be used again",
 }
-
-_SQL: Final = Queries("sizes")
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -101,55 +91,8 @@ def growth(samples: Iterable[Sample]) -> Growth | None:
     return Growth((last.total - first.total) / days, disk, last.disk_free / disk if disk > 0 else None)
 
 
-async def take(
-    database: Database, log: EventLog, data_dir: Path, now_ms: int, stop: threading.Event
-) -> Sample:
-    """Take a sample and keep it. It takes its time, which nobody else waits for; `stop` ends it."""
-    kinds = dict.fromkeys(KINDS, 0)
-    for table, size in (await _tables(database, stop)).items():
-        kinds[_TABLES.get(table, "database")] += size
-    stored = await log.size()
-    kinds["sessions"] = stored.used
-    kinds["free"] = stored.free + await database.read(_free)
-    kinds |= await in_thread(_folder_sizes, data_dir, stop)
-    sample = Sample(now_ms, kinds, shutil.disk_usage(data_dir).free)
-    if not stop.is_set():  # else it is not the whole
-        await in_thread(_keep, data_dir, sample)
-    return sample
-
-
-async def give_back(database: Database) -> None:
-    """Give the free space of a file back to the disk, in small transactions."""
-    free = await database.read(_free)
-    while free:
-        await database.transact(rows, _SQL.give_back())
-        before, free = free, await database.read(_free)
-        if free >= before:  # it is in use by now
-            return
-
-
-def _free() -> Transaction[int]:
-    (row,) = yield _SQL.free()
-    return int(row["bytes"])
-
-
-async def _tables(database: Database, stop: threading.Event) -> dict[str, int]:
-    if isinstance(database, SqliteDatabase):
-        return await in_thread(_tables_of, database.path, stop)
-    return {row["name"]: row["bytes"] for row in await database.read(rows, _SQL.tables())}
-
-
-def _tables_of(path: Path, stop: threading.Event) -> dict[str, int]:
-    """Look with a connection of its own: readers of the database do not wait for it."""
-    with closing(connect(path)) as connection:
-        connection.set_progress_handler(stop.is_set, _PROGRESS)
-        try:
-            return dict(connection.execute(_SQL.tables().query.sqlite).fetchall())
-        except sqlite3.OperationalError:  # an SQLite without `dbstat`, or it was stopped
-            return {"": path.stat().st_size}
-
-
-def _folder_sizes(data_dir: Path, stop: threading.Event) -> dict[str, int]:
+def folder_sizes(data_dir: Path, stop: threading.Event) -> dict[str, int]:
+    """Return the bytes of what is in folders of its own, by kind. Blocks, with pauses."""
     found = {kind: sum(disk_use(data_dir / name, stop) for name in names) for kind, names in _FOLDERS.items()}
     found["backups"] = sum(
         disk_use(each, stop) for each in (data_dir / REPLACED, *data_dir.glob(f"{COPIES}*"))
@@ -175,7 +118,8 @@ def disk_use(folder: Path, stop: threading.Event) -> int:
     return size
 
 
-def _keep(data_dir: Path, sample: Sample) -> None:
+def keep(data_dir: Path, sample: Sample) -> None:
+    """Put it behind those of the last week. Blocks."""
     kept = [each for each in history(data_dir) if sample.at - WEEK_MS <= each.at < sample.at]
     data = msgspec.json.encode([*kept, sample][-MOST_SAMPLES:])
     files.write_atomically(data_dir / SIZES, data)
