@@ -1,6 +1,7 @@
 """`python -m bench [NAME ...]`: all benchmarks but those that run only by name, or those named.
 
 `python -m bench compare OLD NEW [NAME ...]`: the same for two trees, in turn; see `bench/compare.py`.
+`python -m bench growth`: what the same work costs as the record grows; see `bench/growth.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import compare, harness, report
+from bench import compare, growth, harness, report
 from bench.catalogue import BENCHMARKS, select
 from bench.report import tell
 
@@ -31,6 +32,9 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     if sys.argv[1:2] == ["compare"]:
         compare.main(sys.argv[2:])
+        return
+    if sys.argv[1:2] == ["growth"]:
+        growth.main(sys.argv[2:])
         return
     options = parser().parse_args()
     if options.list:

@@ -69,10 +69,6 @@ select 'apr_' || lpad(cast(i as text), 7, '0'), workspace_id,
 from generate_series(1, cast(:count as integer)) as i cross join (select * from approval limit 1) as one;
 -- name: used
 update approval set consumed_at = resolved_at where status = 'approved';
--- name: analyze [postgres]
-analyze;
--- name: analyze [sqlite]
-select 1; -- no installation of it ever analyzes
 """
     )
 }
@@ -144,7 +140,6 @@ async def measure(database: SqliteDatabase | PostgresDatabase, scratch: Path) ->
         await ledger.transact("local", fill, approvals, range(start, start + AT_ONCE))
     await database.transact(run, "history", count=HISTORY)
     await database.transact(run, "used")
-    await database.transact(run, "analyze")
 
     async def listed(after: str | None = None, **wanted: str) -> list[Approval]:
         return (

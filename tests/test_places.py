@@ -172,6 +172,7 @@ def is_own(module: str) -> bool:
     return any(module == name or module.startswith(f"{name}/") for name in OWN)
 
 
+@pytest.mark.heavy
 def test_every_function_that_opens_something_is_known() -> None:
     unknown = {
         module: sorted(extra)

@@ -54,9 +54,9 @@ success, and a number never changes its meaning.
 def settings() -> str:
     """List the settings, each with its flag, variable and default."""
     rows = [
-        f"| `{name}` | {f'`{flag(name)}`' if has_flag else '-'} | `{variable(name)}` | "
-        f"{f'`{default}`' if default else 'none'} | {description} |"
-        for name, default, _, description, has_flag in FIELDS
+        f"| `{each.name}` | {f'`{flag(each.name)}`' if each.flag else '-'} | `{variable(each.name)}` | "
+        f"{f'`{each.default}`' if each.default else 'none'} | {each.description} |"
+        for each in FIELDS
     ]
     return "\n".join([_SETTINGS, *rows, ""])
 

@@ -55,6 +55,7 @@ INSIDE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     ),
     "store": (
         ("datafolder", "codec"),
+        ("entries",),
         ("files", "forbidden", "stream"),
         ("log", "jsonl", "database", "trust"),
         ("secrets", "sqlite"),

@@ -18,21 +18,18 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @final
 class Secret:
-    __slots__ = ("_name", "_open")
+    __slots__ = ("_name", "reveal")
 
     def __init__(self, value: str, name: str = "secret") -> None:
         if fault := _fault(value, name):
             del self, value, name  # a traceback with locals shows this frame, and the two may be swapped
             raise InvalidParams(fault)
         self._name = name
-        self._open: Callable[[], str] = lambda: value
+        self.reveal: Callable[[], str] = lambda: value
 
     @property
     def name(self) -> str:
         return self._name
-
-    def reveal(self) -> str:
-        return self._open()
 
     def __repr__(self) -> str:
         return f"<secret {self._name}>"

@@ -203,21 +203,38 @@ _KEPT: Final = Duration(3600, 36500 * 86400, _AGE)
 _HTTP: Final = r"https?://[A-Za-z0-9.:\[\]_-]+/?"
 
 
+MINUTE: Final = 60.0
+HOUR: Final = 60 * MINUTE
+MIB: Final = 2**20
+FOUND: Final = cast(Any, dataclasses.MISSING)  # a default that depends on the environment: `load` finds it
+
+
 class SettingField(NamedTuple):
     name: str
-    default: str  # as it is written
+    value: object  # the default
     read: Callable[[object], object]
     description: str
     flag: bool  # False: only by variable or file, because everybody can read a command line
 
+    @property
+    def default(self) -> str:
+        """The default as it is written; a test holds that it reads as the value."""
+        if self.value is FOUND:
+            return "$XDG_DATA_HOME/legation"
+        if self.value is None or self.value == ():
+            return ""
+        units: Mapping[str, float] = {}
+        if isinstance(self.read, Duration | ByteSize):
+            units = {"MiB": MIB} if isinstance(self.read, ByteSize) else {"h": HOUR, "m": MINUTE, "s": 1}
+        for unit, size in units.items():
+            if isinstance(self.value, int | float) and self.value % size == 0:
+                return f"{self.value / size:g}{unit}"
+        return str(self.value).lower() if isinstance(self.value, bool) else str(self.value)
 
-def setting(default: str, read: Callable[[object], T], description: str, *, flag: bool = True) -> T:
-    """Declare a setting. A default that begins with `$` depends on the environment: `load` finds it."""
-    known = {SettingField: (default, read, description, flag)}
-    if default.startswith("$"):
-        required: T = dataclasses.field(metadata=known)
-        return required
-    return dataclasses.field(default=read(default), metadata=known)
+
+def setting(default: T, read: Callable[[object], T], description: str, *, flag: bool = True) -> T:
+    """Declare a setting."""
+    return dataclasses.field(default=default, metadata={SettingField: (default, read, description, flag)})
 
 
 def flag(name: str) -> str:
@@ -233,41 +250,43 @@ class Settings:
     """The settings as the program uses them; durations are seconds."""
 
     data_dir: Path = setting(
-        "$XDG_DATA_HOME/legation",
+        FOUND,
         read_folder,
         "Folder that keeps sessions, their events and the agents' homes. Without XDG_DATA_HOME the default is "
         "~/.local/share/legation.",
     )
     stop_grace: float = setting(
-        "5s",
+        5.0,
         Duration(0, 300),
         "How long an agent told to stop may take before it is killed; a moment where Legation itself is stopped.",
     )
     start_timeout: float = setting(
-        "60s", Duration(0.1, 3600), "How long an agent may take to start and open a session."
+        MINUTE, Duration(0.1, 3600), "How long an agent may take to start and open a session."
     )
     idle_timeout: float = setting(
-        "10m",
+        10 * MINUTE,
         Duration(0.1, _WEEK),
         "How long a prompt may go without a message from its agent before it counts as stuck.",
     )
     agent_rest: float = setting(
-        "30m",
+        30 * MINUTE,
         Duration(0, _WEEK),
         "How long the agent of a session may have nothing to do before it is stopped until the next message; 0: it never is.",
         flag=False,
     )
     permission_timeout: float = setting(
-        "10m", Duration(0.1, _WEEK), "How long a permission waits for an answer; without one it is denied."
+        10 * MINUTE,
+        Duration(0.1, _WEEK),
+        "How long a permission waits for an answer; without one it is denied.",
     )
-    max_line_bytes: int = setting("32MiB", ByteSize(2**16, 2**29), "The longest line an agent may send.")
+    max_line_bytes: int = setting(32 * MIB, ByteSize(2**16, 2**29), "The longest line an agent may send.")
     log_level: LogLevel = setting(
         "warning",
         read_log_level,
         "The least severe log messages to show; a server without it shows `info` as well.",
     )
     url: str | None = setting(
-        "",
+        None,
         Optional(WebAddress(_HTTP, "an address like https://legation.example.com")),
         "Server that commands talk to, with `token`. Without it they find the one of this machine by its data folder.",
     )
@@ -277,35 +296,35 @@ class Settings:
         "Address that the server listens on. Anything but loopback needs `token`.",
     )
     port: int = setting(
-        "4517",
+        4517,
         read_port,
         "Port that the server listens on; the one it once had is kept, unless this is set. 0 takes any free one.",
     )
     token: Secret | None = setting(
-        "",
+        None,
         Optional(SecretText("token")),
         "A token that the server accepts as its owner's, for as long as it runs; better given as a variable: "
         "everybody on the machine can read a command line.",
     )
     public_url: str | None = setting(
-        "",
+        None,
         Optional(WebAddress(_HTTP, "an address like https://legation.example.com")),
         "The address under which others reach the server, for links and cookies; behind a reverse proxy.",
     )
     tls_cert: Path | None = setting(
-        "", Optional(read_folder), "File with the TLS certificate and its chain (PEM)."
+        None, Optional(read_folder), "File with the TLS certificate and its chain (PEM)."
     )
     tls_key: Path | None = setting(
-        "", Optional(read_folder), "File with the private key of `tls_cert` (PEM)."
+        None, Optional(read_folder), "File with the private key of `tls_cert` (PEM)."
     )
     allowed_hosts: tuple[str, ...] = setting(
-        "",
+        (),
         WordList(Matching(r"[A-Za-z0-9.\[\]:_-]+", "host names, separated by commas")),
         "Host names that requests may be addressed to, besides those of `host` and `public_url`.",
         flag=False,
     )
     cors_origins: tuple[str, ...] = setting(
-        "",
+        (),
         WordList(
             Matching(
                 r"https?://[A-Za-z0-9.:\[\]_-]+", "origins like https://app.example.com, separated by commas"
@@ -315,114 +334,112 @@ class Settings:
         flag=False,
     )
     trusted_proxies: tuple[str, ...] = setting(
-        "",
+        (),
         WordList(Matching(r"[0-9A-Fa-f.:/]+", "addresses or networks, separated by commas")),
         "Reverse proxies whose X-Forwarded- headers are believed. None by default.",
         flag=False,
     )
     reader_timeout: float = setting(
-        "1m",
+        MINUTE,
         Duration(0.1, 3600),
         "How long a reader may take next to nothing (16 KiB) of what waits for it before its connection is dropped.",
         flag=False,
     )
-    max_body_bytes: int = setting(
-        "1MiB", ByteSize(2**10, 2**30), "The longest body of a request.", flag=False
-    )
+    max_body_bytes: int = setting(MIB, ByteSize(2**10, 2**30), "The longest body of a request.", flag=False)
     database_url: Secret | None = setting(
-        "",
+        None,
         Optional(SecretText("database_url", r"postgres(ql)?://\S+", "postgresql://user:password@host/name")),
         "postgresql://user:password@host/name. Without it the database is a file in the data folder.",
         flag=False,
     )
     blobs: str | None = setting(
-        "",
+        None,
         Optional(Matching(r"s3://\S+", "an address like s3://bucket/prefix")),
         "Where files are kept: s3://bucket/prefix?endpoint=...&region=... with the usual AWS_ variables. Without it, "
         "a folder in the data folder.",
         flag=False,
     )
     vault_key: Secret | None = setting(
-        "",
+        None,
         Optional(SecretText("vault_key")),
         "Key that seals secrets; after a comma older ones, so that what they sealed opens. `legation keys new` "
         "makes one. With Postgres it is needed; else it is made and kept in the data folder.",
         flag=False,
     )
     token_pepper: Secret | None = setting(
-        "",
+        None,
         Optional(SecretText("token_pepper")),
         "Key under which tokens are hashed. As `vault_key`, but it cannot be changed.",
         flag=False,
     )
     cookie_key: Secret | None = setting(
-        "",
+        None,
         Optional(SecretText("cookie_key")),
         "Key that signs cookies and links. As `vault_key`.",
         flag=False,
     )
     policy: Path | None = setting(
-        "",
+        None,
         Optional(read_folder),
         "File or folder with the rules for agents. Without it the starter `careful` holds: see `legation policy`.",
     )
     tools: Path | None = setting(
-        "", Optional(read_folder), "File that lists the tools that agents can call at `POST /tool/{name}`."
+        None, Optional(read_folder), "File that lists the tools that agents can call at `POST /tool/{name}`."
     )
     expose_content: bool = setting(
-        "true",
+        True,
         read_truth,
         "Whether supervisors see contents. With false they see size, digest and type in their place; people see all.",
         flag=False,
     )
     supervisor_wait: float = setting(
-        "30s",
+        30.0,
         Duration(0, _WEEK),
         "How long an approval waits for a supervisor to be there before it goes to a person.",
         flag=False,
     )
     pending_per_agent: int = setting(
-        "25",
+        25,
         Number(1, 1000),
         "How many tool calls of one agent in a workspace, by all its tokens together, may wait for an answer at once, "
         "and how many permissions of each session; further ones are refused until some are answered.",
         flag=False,
     )
     max_grant: float = setting(
-        "24h", Duration(1, 365 * 86400), "The longest time that a grant may last.", flag=False
+        24 * HOUR, Duration(1, 365 * 86400), "The longest time that a grant may last.", flag=False
     )
     mesh_port: int | None = setting(
-        "",
+        None,
         Optional(read_port),
         "Port of 127.0.0.1 where whoever is on this machine decides approvals as `agent:supervisor`, without a "
         "credential. Off without it.",
     )
     mesh_with_agents: bool = setting(
-        "false",
+        False,
         read_truth,
         "Serve `mesh_port` also while agents run outside of a jail, who could then approve themselves.",
         flag=False,
     )
     notify_webhook: Secret | None = setting(
-        "",
+        None,
         Optional(SecretText("notify_webhook", r"https?://\S+", "an address like https://example.com/hook")),
         "Address that is told, signed, of every approval that reaches a person.",
         flag=False,
     )
     notify_webhook_secret: Secret | None = setting(
-        "",
+        None,
         Optional(SecretText("notify_webhook_secret", r"\S{16,}", "at least 16 characters without spaces")),
         "Key that signs what `notify_webhook` is sent. Needed with it.",
         flag=False,
     )
     notify_command: tuple[str, ...] = setting(
-        "",
+        (),
         read_command,
         "Program that is run, with the notice as JSON on its standard input, for every approval that reaches a person.",
         flag=False,
     )
     notify_smtp: Secret | None = setting(
-        "",
+        None,
         Optional(
             SecretText(
                 "notify_smtp", r"smtps?://\S+", "smtps://user:password@host:port, or smtp:// for STARTTLS"
@@ -432,69 +449,69 @@ class Settings:
         flag=False,
     )
     notify_from: str | None = setting(
-        "", Optional(Matching(r"[^@\s,]+@[^@\s,]+", "a mail address")), "Sender of those mails.", flag=False
+        None, Optional(Matching(r"[^@\s,]+@[^@\s,]+", "a mail address")), "Sender of those mails.", flag=False
     )
     notify_to: tuple[str, ...] = setting(
-        "",
+        (),
         WordList(Matching(r"[^@\s,]+@[^@\s,]+", "mail addresses, separated by commas")),
         "Who gets those mails.",
         flag=False,
     )
     otel_endpoint: str | None = setting(
-        "",
+        None,
         Optional(Matching(_HTTP, "an address like http://127.0.0.1:4318")),
         "OpenTelemetry collector (OTLP over HTTP) that gets a span for every decided call; needs `legation[otel]`.",
         flag=False,
     )
     agents: Path | None = setting(
-        "",
+        None,
         Optional(read_folder),
         "File with agents of your own, a stanza each. Without it, agents.toml in the data folder.",
         flag=False,
     )
     folders: tuple[Path, ...] = setting(
-        "",
+        (),
         read_folders,
         "Folders in which sessions work, and whose files the file routes read and write; in the file a list, else "
         "separated by colons. Without it, the home folder of the user who runs the server.",
         flag=False,
     )
     processes: bool = setting(
-        "false",
+        False,
         read_truth,
         "Whether operators may run programs on the server's machine through `/v1/processes`.",
         flag=False,
     )
     rehearsal_executes: bool = setting(
-        "false",
+        False,
         read_truth,
         "Whether the rehearsal agent runs what the prompts of operators say, as the server's user: commands, the tests "
         "of a folder, files anywhere. `legation exec` and the demo need no setting.",
         flag=False,
     )
     keep_sessions: float | None = setting(
-        "",
+        None,
         Optional(_KEPT),
         "How long a session that ended, or that nobody used, is kept, with its events and its own folder; then it is "
         "deleted. Without it, for ever.",
         flag=False,
     )
     keep_work: float | None = setting(
-        "",
+        None,
         Optional(_KEPT),
         "How long the work folder of a session that was terminated is kept; the session stays. Without it, as long as the "
         "session.",
         flag=False,
     )
     keep_content: float | None = setting(
-        "",
+        None,
         Optional(_KEPT),
         "How long the trace keeps what was said: arguments, results, reasons. By whole days; the steps stay. Without it, "
         "as long as the steps.",
         flag=False,
     )
     keep_traces: float | None = setting(
-        "",
+        None,
         Optional(_KEPT),
         "How long steps of the trace are kept, with approvals that are over; by whole days. What is left verifies from a "
         "checkpoint on. Without it, for ever.",

@@ -39,6 +39,8 @@ from legation.wire.jsontext import members
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.shapes import Metadata, SessionFacts
 
+pytestmark = pytest.mark.heavy
+
 MIB = 1024 * 1024
 LARGEST = 5 * MIB
 FACTS = SessionFacts("s", "agent", None, Metadata("agent"))

@@ -17,6 +17,8 @@ from legation.agents.messages import UpdateReader, read_message
 from legation.agents.outlines import Outline, OutlineReader, digest, digest_of_update, is_heavy, outline
 from legation.wire.acp.updates import ToolCall, decode_update
 
+pytestmark = pytest.mark.heavy
+
 MIB = 1024 * 1024
 LIMIT = 60.0  # seconds for a process to start and to read, on a busy machine
 SMALL = b"[" + b",".join([b'{"a":1}'] * (2 * MIB // 8)) + b"]"

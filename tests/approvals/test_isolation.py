@@ -201,6 +201,7 @@ def test_what_was_never_hidden_is_changed_freely() -> None:
         st.none() | st.integers() | st.text(), lambda each: st.lists(each) | st.dictionaries(st.text(), each)
     )
 )
+@pytest.mark.heavy
 def test_whatever_the_arguments_are_what_is_shown_comes_back_as_they_were(value: object) -> None:
     params = {"a": value, "text": value, "list": [value, LONG]}
     assert restored(hide(params), params) == params

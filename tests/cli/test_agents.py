@@ -15,7 +15,7 @@ from tests.agents.install.local_registry import LocalRegistry, local_registry
 from tests.cli.command import AtTerminal, json_lines, legation
 from tests.server.sessions import mirror_agent
 
-from legation.cli.command import ProgressLine
+from legation.cli.backup import ProgressLine
 from legation.cli.main import run
 
 pytestmark = pytest.mark.heavy  # a process or more for each test

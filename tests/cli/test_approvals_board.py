@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from tests.client.canned_door import view
 
-from legation.cli.approvals import StyledLine
 from legation.cli.approvals_board import (
     AnswerDialog,
     Board,
@@ -22,6 +21,7 @@ from legation.cli.approvals_board import (
     seconds,
     wrapped,
 )
+from legation.cli.approvals_view import StyledLine
 from legation.wire.api.approvals import ApprovalChanged, ApprovalDetail
 
 IDS = ["apr_0", "apr_1", "apr_2", "apr_3"]

@@ -74,6 +74,7 @@ json_texts = st.recursive(
 
 
 @given(json_texts)
+@pytest.mark.heavy
 def test_any_json_is_cut_out_as_it_stands(raw: bytes) -> None:
     # The half character beside it forces the way by cutting.
     wrapped = b'["\\ud83d",%b]' % raw

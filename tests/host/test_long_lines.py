@@ -23,6 +23,8 @@ from legation.wire.events import Event
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.shapes import Metadata, SessionFacts
 
+pytestmark = pytest.mark.heavy
+
 MIB = 1024 * 1024
 FACTS = SessionFacts("s", "agent", None, Metadata("agent"))
 LARGEST = 5 * MIB  # of what these agents write

@@ -256,7 +256,7 @@ async def test_silence_is_told_as_cancel_and_recorded_as_expired(tmp_path: Path)
         (asked,) = await desk.events("question-asked")
         assert asked["expiresAt"] == clock.now_ms()
         assert await desk.said() == ["answer: cancel"]
-        assert (hand.withdrawn, desk.questions.waiting) == (1, False)
+        assert (hand.withdrawn, desk.questions.waiting) == (1, {})
 
 
 async def test_the_end_of_the_turn_cancels_its_question(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ async def test_a_mode_that_was_not_offered_is_refused_and_nobody_is_asked(mode: 
         with pytest.raises(RpcFault) as caught:
             desk.questions.ask(msgspec.structs.replace(FORM, mode=mode))
         assert caught.value.error.code == -32602
-        assert (hand.asked, desk.questions.waiting) == ([], False)
+        assert (hand.asked, desk.questions.waiting) == ([], {})
 
 
 async def test_two_questions_at_once_are_answered_each_by_its_own_answer() -> None:

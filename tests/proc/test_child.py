@@ -76,6 +76,7 @@ async def test_a_line_beyond_the_cap_is_reported_and_the_next_ones_arrive(python
     assert dropped == [5_000_000]
 
 
+@pytest.mark.heavy
 async def test_a_flood_with_a_slow_reader_stays_within_the_buffer(python: Python) -> None:
     limit, one_read = 100_000, 256 * 1024
     source = "import itertools\nfor n in itertools.count(): print(f'{n:099d}')"
@@ -172,6 +173,7 @@ FOR_EVER = 3600.0  # as long as nobody is in a hurry
 
 
 @pytest.mark.parametrize("when", ["before", "in the grace", "after TERM", "before its start"])
+@pytest.mark.heavy
 async def test_one_whose_owner_is_ending_is_not_waited_for(
     python: Python, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -206,6 +208,7 @@ async def test_one_whose_owner_is_ending_is_not_waited_for(
     assert signals[:2] == [signal.SIGTERM, signal.SIGKILL]
 
 
+@pytest.mark.heavy
 async def test_fifty_children_leak_no_descriptor(python: Python) -> None:
     async def one() -> None:
         async with await start(python("print('x' * 100)")) as child:

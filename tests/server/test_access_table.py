@@ -262,7 +262,6 @@ async def a_session(rig: Rig) -> str:
     )
     stream = await rig.services.log.stream(name)
     await stream.set_meta(meta.encode())
-    await rig.services.sessions.load()
     return name
 
 

@@ -339,6 +339,7 @@ async def sealed_copy_of(folder: Path, target: Path) -> Path:
     return target
 
 
+@pytest.mark.heavy
 async def test_a_sealed_copy_shows_nothing_and_is_restored_with_its_passphrase(tmp_path: Path) -> None:
     (tmp_path / "data/blobs").mkdir(parents=True)
     (tmp_path / "data/blobs/a").write_bytes(b"canary-5f1e" * 20_000)
@@ -349,6 +350,7 @@ async def test_a_sealed_copy_shows_nothing_and_is_restored_with_its_passphrase(t
     assert (tmp_path / "again/blobs/a").read_bytes() == b"canary-5f1e" * 20_000
 
 
+@pytest.mark.heavy
 async def test_a_sealed_copy_without_its_passphrase_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "data/blobs").mkdir(parents=True)
     (tmp_path / "data/blobs/a").write_bytes(bytes(300_000))

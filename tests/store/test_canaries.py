@@ -92,7 +92,11 @@ async def test_no_secret_is_in_any_table_file_log_or_error(
     planted: list[str | bytes] = [named, raw, page, detail, target, bucket, name]
     for each in (keys, foreign):
         planted += [secret.reveal() for secret in (each.pepper, each.cookie, each.links)]
-        planted += [key_bytes(each.pepper), each.vault.current.reveal(), each.vault.current.secret.reveal()]
+        planted += [
+            key_bytes(each.pepper),
+            key_bytes(each.vault.current.secret),
+            each.vault.current.secret.reveal(),
+        ]
     places = {**await stored(database, request), "log": logged(caplog), "errors": "\n".join(told).encode()}
     assert b"cannot store" in places["log"]
     assert search(places, planted) == []

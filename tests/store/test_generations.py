@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.store.backends import ALL, DURABLE, make_backend
+from tests.store.old_log import take_back
 
 from legation.errors import Conflict, NotFound, StorageFailed
 from legation.store import codec, files
@@ -243,6 +244,7 @@ async def test_a_database_of_an_earlier_release_is_brought_up(tmp_path: Path) ->
         stream = await log.stream("ses_a")
         await stream.append(drafts(1, 4))
         await stream.append(drafts(5, 7))
+    take_back(path)
     with closing(sqlite3.connect(path)) as old, old:
         old.execute("alter table stream drop column earlier")
         old.execute("delete from page where last_seq <= 4")

@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from legation.errors import AgentError, CapabilityUnsupported, Forbidden
-from legation.proc import Exit
 from legation.store.trust import is_repository_root
 from legation.wire.acp.methods import (
     AgentCapabilities,
@@ -39,6 +38,9 @@ from legation.wire.acp.methods import (
 )
 from legation.wire.acp.rpc import AgentMethod
 from legation.wire.acp.updates import ContentBlock
+
+if TYPE_CHECKING:
+    from legation.proc import Exit  # processes load with the first agent that is started
 
 _T = TypeVar("_T")
 

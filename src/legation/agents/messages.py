@@ -19,7 +19,7 @@ import msgspec
 from legation.wire import jsontext
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.updates import salvaged
-from legation.wire.events import Draft, Span, span_of, strict_update_type, update_type
+from legation.wire.events import UNRECOGNIZED, Draft, Span, decode_tag, span_of, type_of_tag, update_type
 from legation.wire.jsontext import members
 
 NONE = msgspec.Raw(b"")
@@ -138,7 +138,8 @@ class UpdateReader:
                 if line[:size] != text or line[-2:] != _ENDS:
                     break
                 update = line[size:-2] if len(line) < _LONG else memoryview(line)[size:-2]
-                drafts.append(Draft(strict_update_type(update), line[start:-1], b"", span))
+                type_ = type_of_tag(decode_tag(update).sessionUpdate, UNRECOGNIZED)
+                drafts.append(Draft(type_, line[start:-1], b"", span))
         except (ValueError, RecursionError):
             pass  # no JSON, or no tag
         return drafts

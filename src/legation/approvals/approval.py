@@ -254,14 +254,13 @@ class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
     claim: str | None = None
 
     def __post_init__(self) -> None:
-        must_be_confidence(self.confidence)
+        if self.confidence is not None:
+            _must_be_confidence(self.confidence)
         for words in (self.reasoning, self.message, self.claim):
             must_be_words(words)
 
 
-def must_be_confidence(value: object) -> None:
-    if value is None:
-        return
+def _must_be_confidence(value: object) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or not 0 <= value <= 1:  # type: ignore[arg-type, operator]
         raise InvalidParams("cannot take that confidence: give a number from 0 to 1")

@@ -227,8 +227,9 @@ def live(workspace: str, now_ms: int) -> Transaction[list[Grant]]:
 
 
 def live_for(workspace: str, session: str | None, now_ms: int) -> Transaction[list[Grant]]:
-    """List those of no session, and of this one."""
-    return [_read(row) for row in (yield _SQL.live_for(workspace=workspace, session=session, now=now_ms))]
+    """List those of no session, and of this one, the first given first."""
+    rows = yield _SQL.live_for(workspace=workspace, session=session, now=now_ms)
+    return sorted(map(_read, rows), key=lambda grant: grant.id)
 
 
 def ids_in(workspaces: Iterable[str], now_ms: int) -> Transaction[dict[str, dict[str, str | None]]]:

@@ -20,7 +20,7 @@ from legation.approvals.trace.step import Seals, contents_of
 from legation.approvals.transitions import get
 from legation.errors import InvalidParams
 from legation.store.audit import names_of
-from legation.store.database.transaction import Database, Queries, Rows, Transaction, page_of
+from legation.store.database.transaction import Database, Queries, Rows, Statement, Transaction, page_of
 from legation.store.secrets.sealer import Sealer
 from legation.wire.api.approvals import (
     ActiveGrant,
@@ -65,19 +65,39 @@ def page(
 ) -> Transaction[Page[Approval]]:
     """List a page; `after` is `next` of the page before."""
     limit = max(1, min(limit, MOST))
-    tools = None
-    if wanted.tool is not None:
-        glob = Glob(wanted.tool)
-        found = yield _SQL.tools(workspace=workspace)
-        tools = msgspec.json.encode([row["tool"] for row in found if glob.matches(row["tool"])]).decode()
-    common = {"workspace": workspace, "agent": wanted.agent, "tools": tools, "limit": limit + 1}
+    tools = None if wanted.tool is None else (yield from _tools(workspace, Glob(wanted.tool)))
+    common: dict[str, str | int] = {"workspace": workspace, "limit": limit + 1}
     if wanted.status == ApprovalState.PENDING:
-        rows = yield _SQL.pending_page(**common, after=after or "", now=now_ms)
-    elif wanted.status is not None:
-        rows = yield _SQL.status_page(**common, after=after or _LAST, status=wanted.status)
+        rows = yield _SQL.pending_page(
+            **common, agent=wanted.agent, tools=tools, after=after or "", now=now_ms
+        )
     else:
-        rows = yield _SQL.page(**common, after=after or _LAST)
+        rows = yield _newest(common | {"after": after or _LAST}, wanted, tools)
     return page_of(rows, limit, read, lambda approval: approval.id)
+
+
+def _tools(workspace: str, glob: Glob) -> Transaction[str | None]:
+    """List the tools on record that match, as JSON; None where all of them do."""
+    on_record = [row["tool"] for row in (yield _SQL.tools(workspace=workspace))]
+    found = [tool for tool in on_record if glob.matches(tool)]
+    return None if len(found) == len(on_record) else _json(found)
+
+
+def _newest(common: dict[str, str | int], wanted: ApprovalFilter, tools: str | None) -> Statement:
+    if wanted.agent is None and tools is None:
+        if wanted.status is None:
+            return _SQL.page(**common)
+        return _SQL.status_page(**common, status=wanted.status)
+    statuses = _json(sorted(_STATUSES) if wanted.status is None else [wanted.status])
+    if tools is None:
+        return _SQL.page_of_agent(**common, statuses=statuses, agent=wanted.agent)
+    if wanted.agent is None:
+        return _SQL.page_of_tools(**common, statuses=statuses, tools=tools)
+    return _SQL.page_of_agent_tools(**common, statuses=statuses, tools=tools, agent=wanted.agent)
+
+
+def _json(words: list[str]) -> str:
+    return msgspec.json.encode(words).decode()
 
 
 async def views(
@@ -169,5 +189,5 @@ def _said(
     ended = [approval.trace_id for approval in approvals if approval.status not in _OPEN]
     if not ended:
         return rows, names, {}
-    steps = yield _TRACES.endings(workspace=workspace, traces=msgspec.json.encode(ended).decode())
+    steps = yield _TRACES.endings(workspace=workspace, traces=_json(ended))
     return rows, names, {(step["approval_id"], step["step"]): step["reason"] for step in steps}

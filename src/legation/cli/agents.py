@@ -11,7 +11,6 @@ from legation.agents.catalogue import Catalogue, LocalAgent
 from legation.cli.command import (
     Json,
     LocalFlags,
-    ProgressLine,
     Style,
     line,
     say,
@@ -94,6 +93,8 @@ def install(
     Only packages named in Legation's lock are taken, each checked against its hash before it is unpacked. No
     script of a package is run. Where they come from is npm's setting.
     """
+    from legation.cli.backup import ProgressLine
+
     catalogue = catalogue_of(settings)
     entry = catalogue.entry(name)
     with ProgressLine(entry.name, sys.stderr, then="unpacking") as progress:

@@ -5,24 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
 from legation.cli.command import (
+    SHOWN,
     Json,
     PlaceFlags,
-    Style,
+    Rows,
     connect,
     connect_async,
     explained,
     line,
-    named,
-    plain,
+    page_size,
     say,
     say_json,
     show,
@@ -30,7 +30,7 @@ from legation.cli.command import (
     when,
 )
 from legation.errors import Conflict, InvalidParams, NotFound
-from legation.wire.api.approvals import ApprovalDetail, ApprovalStatus, ApprovalView
+from legation.wire.api.approvals import ApprovalStatus, ApprovalView
 
 if TYPE_CHECKING:
     from legation.client import Legation
@@ -44,7 +44,7 @@ Without a command it lists what waits for an answer, the most urgent first. Answ
 after the other with `watch`.""",
 )
 
-SHOWN: Final = 100  # rows, unless --limit says otherwise
+_explained = partial(explained, noun="approval", listing="approvals --all")
 NO_STREAM_PAUSE: Final = 2.0  # seconds: an agent's time to ask for the first thing
 
 ApprovalId = Annotated[str, Parameter(help="Its whole id, as listed: apr_...")]
@@ -53,7 +53,6 @@ Message = Annotated[str | None, Parameter(help="What the agent is told; when den
 Identical = Annotated[
     bool, Parameter(negative="", help="And all other pending ones that ask for the very same.")
 ]
-Rows = Annotated[int, Parameter(help="At most so many rows.")]
 
 
 @app.default
@@ -95,12 +94,6 @@ def list_(
         show(islice(rows, limit), columns, json=json, if_empty=f"{empty}; --all lists those of every status")
 
 
-def page_size(limit: int) -> int:
-    if limit < 1:
-        raise InvalidParams("cannot list fewer than one row: give --limit a number from 1")
-    return min(limit, SHOWN)
-
-
 def _note(approval: ApprovalView) -> str | None:
     if approval.replaced_by:
         return f"now {approval.replaced_by}"
@@ -114,11 +107,13 @@ def _note(approval: ApprovalView) -> str | None:
 @app.command(name="show")
 def show_(approval: ApprovalId, /, *, json: Json = False, settings: PlaceFlags | None = None) -> None:
     """Show one with its arguments, what its agent did lately, and the grants that it has."""
-    with connect(settings) as server, _explained("show", approval):
+    with connect(settings) as server, _explained("show", id_=approval):
         found = server.approvals.get(approval)
     if json:
         say_json(found)
         return
+    from legation.cli.approvals_view import whole
+
     for text, style in whole(found):
         say(text, style)
 
@@ -141,7 +136,7 @@ def approve(
     edited = None if params is None else _params(params)
     if identical and edited is not None:
         raise InvalidParams("cannot give identical ones other arguments; leave out --params or --identical")
-    with connect(settings) as server, _explained("approve", approval):
+    with connect(settings) as server, _explained("approve", id_=approval):
         if identical:
             return _answer_identical(server, approval, "approve", reason, message, json=json)
         answered = server.approvals.approve(approval, reasoning=reason, message=message, params=edited)
@@ -160,7 +155,7 @@ def deny(
     settings: PlaceFlags | None = None,
 ) -> int:
     """Refuse it. The agent is told so, with your --message, and goes on without it. The first answer stands."""
-    with connect(settings) as server, _explained("deny", approval):
+    with connect(settings) as server, _explained("deny", id_=approval):
         if identical:
             return _answer_identical(server, approval, "deny", reason, message, json=json)
         answered = server.approvals.deny(approval, reasoning=reason, message=message)
@@ -172,13 +167,9 @@ def escalate(
     approval: ApprovalId, /, *, reason: Reason = None, json: Json = False, settings: PlaceFlags | None = None
 ) -> int:
     """Leave it to a person: from then on no supervisor may answer it."""
-    with connect(settings) as server, _explained("escalate", approval):
+    with connect(settings) as server, _explained("escalate", id_=approval):
         answered = server.approvals.escalate(approval, reasoning=reason)
     return _say_answer(answered, "left to a person:", approval, json=json)
-
-
-def _explained(verb: str, approval: str) -> AbstractContextManager[None]:
-    return explained(verb, "approval", approval, "approvals --all")
 
 
 def _params(text: str) -> dict[str, Any]:
@@ -301,67 +292,3 @@ def _words(change: NumberedChange) -> str:
     why = f": {line(now.why)}" if now.why else ""
     what = f"{line(now.id)}  {now.status}{by}  {line(now.tool)} of {line(now.agent)}  {line(now.rule)}"
     return f"{when(change.at)}  {what}  ({now.happened}{looked}){why}{mark}"
-
-
-INJECTION = "its arguments look like an attempt to talk whoever decides into it"
-PURGED = "purged: they are no longer kept"
-
-
-class StyledLine(NamedTuple):
-    text: str
-    style: Style | None = None
-
-
-def facts(approval: ApprovalView) -> Iterator[StyledLine]:
-    """Say who wants what, and by which rule it is asked about."""
-    if approval.injection_risk:
-        yield StyledLine(f"INJECTION  {INJECTION}", "red")
-    yield StyledLine(f"tool       {line(approval.tool)}", "bold")
-    yield StyledLine(f"agent      {line(approval.agent_id)}")
-    yield StyledLine(f"rule       {line(approval.policy_rule)}")
-    yield StyledLine(f"needs      a {approval.needs}")
-    if approval.session_id:
-        yield StyledLine(f"session    {line(approval.session_id)}")
-    yield StyledLine(f"asked      {line(approval.created_at)}")
-    if approval.claimed_by and approval.status == "pending":
-        yield StyledLine(f"looked at  by {line(approval.claimed_by)}", "yellow")
-
-
-def outcome(approval: ApprovalView) -> str:
-    """Say how it stands, and by whose word."""
-    answerer = named(approval.resolved_by, approval.resolved_by_name)
-    by = f" by {line(answerer)}" if answerer else ""
-    at = f" at {line(approval.resolved_at)}" if approval.resolved_at else ""
-    instead = f"; {line(approval.replaced_by)} took its place" if approval.replaced_by else ""
-    why = f": {line(approval.why)}" if approval.why and not instead else ""
-    return f"{approval.status}{by}{at}{instead}{why}"
-
-
-def arguments(params: Mapping[str, object] | None) -> list[str]:
-    """Write the arguments as JSON, so that a line break within a value cannot pass for the next line of ours."""
-    if params is None:
-        return [PURGED]
-    text = msgspec.json.format(msgspec.json.encode(params), indent=2).decode()
-    return plain(text).split("\n")
-
-
-def surroundings(approval: ApprovalDetail) -> Iterator[StyledLine]:
-    """Say what the agent did lately, and what it may do unasked."""
-    for trace in approval.recent_traces:
-        did = f"{line(trace.timestamp)}  {line(trace.policy or '-')}  {line(trace.tool)}"
-        yield StyledLine(f"recent     {did}  {line(trace.trace_id)}", "dim")
-    for grant in approval.active_grants:
-        may = f"{line(grant.agent)} may use {line(grant.tools)} for {line(grant.remaining)}"
-        yield StyledLine(f"grant      {line(grant.id)}: {may}, by {line(grant.granted_by)}", "dim")
-
-
-def whole(approval: ApprovalDetail) -> Iterator[StyledLine]:
-    yield StyledLine(line(approval.id), "bold")
-    yield StyledLine(f"status     {outcome(approval)}")
-    if approval.status == "pending":
-        yield StyledLine(f"ends in    {line(approval.remaining)}")
-    yield from facts(approval)
-    yield StyledLine("arguments")
-    for text in arguments(approval.params):
-        yield StyledLine(f"    {text}")
-    yield from surroundings(approval)

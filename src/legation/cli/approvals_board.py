@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 
 from rich.cells import cell_len
 
-from legation.cli.approvals import StyledLine, arguments, facts, surroundings
+from legation.cli.approvals_view import StyledLine, arguments, facts, surroundings
 from legation.cli.command import Style, line
 from legation.wire.api.approvals import ApprovalChanged, ApprovalDetail, ApprovalView, go_duration
 

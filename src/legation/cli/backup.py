@@ -6,17 +6,19 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from threading import Lock
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Final, Self, TextIO
 
 from cyclopts import Parameter
 
-from legation.cli.command import LocalFlags, PlaceFlags, ProgressLine, connect, line, say, settings_of, when
+from legation.cli.command import LocalFlags, PlaceFlags, connect, line, say, settings_of, when
 from legation.errors import Conflict, InvalidParams, NotFound
+from legation.settings import Settings
 
 if TYPE_CHECKING:
     from legation.settings import Settings
     from legation.store.secrets.passphrase import Seal
-
 
 Passphrase = Annotated[
     Path | None,
@@ -178,3 +180,54 @@ def _known_keys(settings: Settings) -> set[str] | None:
         return None
     ring = load_installation_keys(settings).vault
     return {key.id for key in (ring.current, *ring.older)}
+
+
+PERIOD: Final = 0.1  # seconds between two looks: the reader's eye
+_MEGABYTE: Final = 1_000_000
+
+
+class ProgressLine:
+    """A line that says how far long work is, one that is written over, where somebody looks at it, and nothing elsewhere.
+
+    `total` is that of every call which gives none, where it is known; `then` is what comes when all of it is there."""
+
+    def __init__(self, name: str, out: TextIO, *, total: int | None = None, then: str | None = None) -> None:
+        self._name, self._out, self._mutex = line(name), out, Lock()
+        self._total, self._then = total, then
+        self._shown = 0.0
+        self._width = 0
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        total = self._total if total is None else total
+        now, is_all = time.monotonic(), total is not None and done >= total
+        with self._mutex:
+            if not self._out.isatty() or (now - self._shown < PERIOD and not is_all):
+                return
+            self._shown = now
+            of = "" if total is None else f" of {total // _MEGABYTE}"
+            text = f"{self._name}: {done // _MEGABYTE}{of} MB"
+            if is_all and self._then is not None:
+                text += f", {self._then}"
+            self._out.write(f"\r{text.ljust(self._width)}")
+            self._out.flush()
+            self._width = max(self._width, len(text))
+
+    def count(self, text: str) -> None:
+        """Show any other measure of how far it is."""
+        with self._mutex:
+            if not self._out.isatty() or time.monotonic() - self._shown < PERIOD:
+                return
+            self._shown = time.monotonic()
+            self._out.write(f"\r{f'{self._name}: {text}'.ljust(self._width)}")
+            self._out.flush()
+            self._width = max(self._width, len(self._name) + 2 + len(text))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._width:
+            self._out.write("\r" + " " * self._width + "\r")
+            self._out.flush()

@@ -9,19 +9,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from threading import Lock
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, TextIO, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TextIO, TypeVar
 
 from cyclopts import Parameter
 
-from legation.errors import ConfigInvalid, LegationError, NotFound
+from legation.errors import ConfigInvalid, InvalidParams, LegationError, NotFound
 from legation.settings import FIELDS, Settings, load, variable
 
 if TYPE_CHECKING:
@@ -32,6 +29,8 @@ if TYPE_CHECKING:
 # Flags, and the connection that they name.
 
 Json = Annotated[bool, Parameter(negative="", help="One JSON object a line.")]
+SHOWN: Final = 100  # rows, unless --limit says otherwise
+Rows = Annotated[int, Parameter(help="At most so many rows.")]
 L = TypeVar("L", "Legation", "AsyncLegation")
 _HELP = {field.name: field.description for field in FIELDS}
 
@@ -94,6 +93,12 @@ def settings_of(flags: SettingsFlags | LocalFlags | PlaceFlags | ServerFlags | N
     return load({name: getattr(flags, name) for name in known}, os.environ)
 
 
+def page_size(limit: int) -> int:
+    if limit < 1:
+        raise InvalidParams("cannot list fewer than one row: give --limit a number from 1")
+    return min(limit, SHOWN)
+
+
 def server_path(path: Path) -> str:
     """Write a path as the server takes it: absolute, without `..`. Whether it is there, and where links lead, is for it to
     say."""
@@ -102,7 +107,9 @@ def server_path(path: Path) -> str:
 
 def connect(flags: PlaceFlags | None) -> Legation:
     """Connect to the server that is named, else to the one of this machine."""
-    return connect_to(settings_of(flags), flags.workspace if flags else None)
+    from legation.client import Legation
+
+    return _connection(Legation, settings_of(flags), flags.workspace if flags else None, tell_outage)
 
 
 def connect_to(settings: Settings, workspace: str | None = None) -> Legation:
@@ -280,54 +287,3 @@ def byte_size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
-
-
-PERIOD: Final = 0.1  # seconds between two looks: the reader's eye
-_MEGABYTE: Final = 1_000_000
-
-
-class ProgressLine:
-    """A line that says how far long work is, one that is written over, where somebody looks at it, and nothing elsewhere.
-
-    `total` is that of every call which gives none, where it is known; `then` is what comes when all of it is there."""
-
-    def __init__(self, name: str, out: TextIO, *, total: int | None = None, then: str | None = None) -> None:
-        self._name, self._out, self._mutex = line(name), out, Lock()
-        self._total, self._then = total, then
-        self._shown = 0.0
-        self._width = 0
-
-    def __call__(self, done: int, total: int | None = None) -> None:
-        total = self._total if total is None else total
-        now, is_all = time.monotonic(), total is not None and done >= total
-        with self._mutex:
-            if not self._out.isatty() or (now - self._shown < PERIOD and not is_all):
-                return
-            self._shown = now
-            of = "" if total is None else f" of {total // _MEGABYTE}"
-            text = f"{self._name}: {done // _MEGABYTE}{of} MB"
-            if is_all and self._then is not None:
-                text += f", {self._then}"
-            self._out.write(f"\r{text.ljust(self._width)}")
-            self._out.flush()
-            self._width = max(self._width, len(text))
-
-    def count(self, text: str) -> None:
-        """Show any other measure of how far it is."""
-        with self._mutex:
-            if not self._out.isatty() or time.monotonic() - self._shown < PERIOD:
-                return
-            self._shown = time.monotonic()
-            self._out.write(f"\r{f'{self._name}: {text}'.ljust(self._width)}")
-            self._out.flush()
-            self._width = max(self._width, len(self._name) + 2 + len(text))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._width:
-            self._out.write("\r" + " " * self._width + "\r")
-            self._out.flush()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from cyclopts import Parameter
 
+from legation.cli.backup import ProgressLine
 from legation.cli.command import (
     Console,
     Json,
     PlaceFlags,
-    ProgressLine,
     byte_size,
     connect,
     line,

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from cyclopts import App, Parameter
 
-from legation.cli.approvals import SHOWN, Rows, arguments, page_size
 from legation.cli.command import (
+    SHOWN,
     Console,
     Json,
     PlaceFlags,
+    Rows,
     connect,
     explained,
     line,
     named,
+    page_size,
     plain,
     say,
     say_json,
@@ -119,6 +121,8 @@ def _says(step: TraceStep) -> str | None:
 
 
 def _words(trace: TraceDetail) -> Iterator[str]:
+    from legation.cli.approvals_view import arguments
+
     known = {
         "agent": trace.agent_id,
         "tool": trace.tool,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, ParamSpec, Self, TypeVar
+from typing import Generic, ParamSpec, Self, TypeVar
 
 import httpx2
 
@@ -14,9 +14,6 @@ from legation.client.follow import Follow
 from legation.client.http import CallerCore, RequestArguments, closed
 from legation.client.request import ApiRequest, Outages, ServerTarget, Timeouts, next_page
 from legation.wire.api.shape import Page
-
-if TYPE_CHECKING:
-    pass
 
 P = ParamSpec("P")
 T = TypeVar("T")

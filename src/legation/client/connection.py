@@ -248,7 +248,10 @@ class ServerConnection(Group[A]):
     @classmethod
     def find(cls, data_dir: Path | None = None, **how: Unpack[How]) -> Self:
         """Connect to the `legation up` of this machine, and after a restart to the next one: at another port, if need be."""
-        folder, own = data_folder(data_dir), "certificate" in how
+        if data_dir is None:
+            data_dir = settings.load({}, os.environ).data_dir
+        # Absolute, for whoever looks there again later.
+        folder, own = data_dir.expanduser().absolute(), "certificate" in how
         found = find(folder)
         how.setdefault("certificate", found.certificate)
         made = cls(found.url, found.token, **how)
@@ -354,13 +357,6 @@ class AsyncLegation(ServerConnection["AsyncCaller"]):
 
 
 # The server of this machine, by the file that `legation up` leaves in its data folder.
-
-
-def data_folder(data_dir: Path | None = None) -> Path:
-    """The one that is named, else that of the settings; absolute, for whoever looks there again later."""
-    if data_dir is None:
-        data_dir = settings.load({}, os.environ).data_dir
-    return data_dir.expanduser().absolute()
 
 
 def find(folder: Path) -> ServerFile:

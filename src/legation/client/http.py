@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar
+from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar
 
 import httpx2
 
@@ -34,9 +34,6 @@ from legation.client.request import (
 )
 from legation.errors import ConfigInvalid, Conflict, Unavailable
 from legation.wire.api.shape import Page
-
-if TYPE_CHECKING:
-    pass
 
 # Below what servers and proxies give an idle connection (5 to 75): a POST must not meet the moment they close it.
 KEEP_ALIVE: Final = 3.0
@@ -100,10 +97,6 @@ def no_lines(what: str, status: int, headers: Mapping[str, str], body: bytes) ->
         return None
     message = f"cannot {what}: what answered is not Legation; see what stands at that address"
     return RequestFailure(Unavailable(message), passing=False)
-
-
-def content_headers(body: bytes | None) -> dict[str, str]:
-    return {} if body is None else {"Content-Type": "application/json"}
 
 
 def name(target: ServerTarget, method: str, path: str) -> str:
@@ -331,12 +324,14 @@ class CallerCore(Generic[H]):
         read: float,
         headers: Mapping[str, str],
     ) -> tuple[str, RequestArguments]:
+        if asked.body is not None:
+            headers = {**headers, "Content-Type": "application/json"}
         sent = RequestArguments(
             method=asked.method,
             url=at.url(asked.path, asked.query),
             auth=at.sign,
             content=asked.body,
-            headers={**headers, **content_headers(asked.body)},
+            headers={**headers},
             timeout=read_timeout(self._timeouts, read),
         )
         return name(at, asked.method, asked.path), sent

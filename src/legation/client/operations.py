@@ -5,8 +5,8 @@ A group is generic in its caller. Its attributes pair what makes an operation wi
 sync caller they give plain methods, on one with the async caller the same methods to be awaited; the type checker sees
 which by the overloads of `ApiMethod.__get__`.
 
-A handle is a group that is about one thing: what the functions `…_of` declare takes its id first, and the method on the
-handle does without it.
+A handle is a group that is about one thing: what `of` declares takes its id first, and the method on the handle does
+without it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import wraps
 from inspect import signature
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from legation.client.decode import read_page
 from legation.client.follow import Follow
@@ -599,19 +599,19 @@ class ApiMethod(Generic[P, S, A]):
     @overload
     def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, A]: ...
     def __get__(self, group: Any, kind: type) -> Any:
-        return self if group is None else _bound(self.make, group, self.run(group.caller))
+        if group is None:
+            return self
+        run = self.run(group.caller)
 
+        @wraps(self.make)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return run(self.make(*group.of, *args, **kwargs))
 
-def _bound(make: Callable[..., Any], group: Group[Any], run: Callable[[Any], Any]) -> Callable[..., Any]:
-    @wraps(make)
-    def method(*args: Any, **kwargs: Any) -> Any:
-        return run(make(*group.of, *args, **kwargs))
-
-    if group.of:
-        whole = signature(make)
-        left = tuple(whole.parameters.values())[len(group.of) :]
-        method.__signature__ = whole.replace(parameters=left)  # type: ignore[attr-defined]  # as `help` reads it
-    return method
+        if group.of:
+            whole = signature(self.make)
+            left = tuple(whole.parameters.values())[len(group.of) :]
+            method.__signature__ = whole.replace(parameters=left)  # type: ignore[attr-defined]  # as `help` reads it
+        return method
 
 
 def calls(make: Callable[P, ApiRequest[T]]) -> ApiMethod[P, T, Awaitable[T]]:
@@ -641,17 +641,6 @@ def saves(make: Callable[P, FileDownload]) -> ApiMethod[P, None, Awaitable[None]
     return ApiMethod(make, attrgetter("download"))
 
 
-def calls_of(make: Callable[Concatenate[str, P], ApiRequest[T]]) -> ApiMethod[P, T, Awaitable[T]]:
-    return ApiMethod(make, attrgetter("send"))
-
-
-def lists_of(
-    make: Callable[Concatenate[str, P], ApiRequest[Page[T]]],
-) -> ApiMethod[P, Pages[T], AsyncPages[T]]:
-    return ApiMethod(make, attrgetter("pages"))
-
-
-def follows_of(
-    make: Callable[Concatenate[str, P], Follow[T]],
-) -> ApiMethod[P, ItemStream[T], AsyncItemStream[T]]:
-    return ApiMethod(make, attrgetter("follow"))
+def of(method: ApiMethod[Concatenate[str, P], S, A]) -> ApiMethod[P, S, A]:
+    """Declare it of a handle, whose id comes first."""
+    return cast("ApiMethod[P, S, A]", method)

@@ -11,7 +11,7 @@ import msgspec
 
 from legation.client.decode import Frame
 from legation.client.follow import Broken, Follow, FollowSource
-from legation.client.operations import ApiMethod, C, Group, P, calls, calls_of, follows_of, lists, lists_of
+from legation.client.operations import ApiMethod, C, Group, P, calls, follows, lists, of
 from legation.client.request import (
     ASK_AGENT_READ,
     INSTALL_READ,
@@ -392,19 +392,19 @@ def raw_query(raw: bool) -> Query:
 class ClientSession(Group[C]):
     """A session in hand, made by `sessions.create` and `sessions.get`. It holds no connection, and need not be closed."""
 
-    info = calls_of(read_session)
-    send = calls_of(send_message)
-    turn = follows_of(follow_turn)
-    events = follows_of(follow_session)
-    recorded = lists_of(list_session_events)
-    answer = calls_of(answer_permission)
-    reply = calls_of(reply_question)
-    reject = calls_of(reject_question)
-    steer = calls_of(steer_turn)
-    cancel = calls_of(cancel_turn)
-    change = calls_of(change_session)
-    terminate = calls_of(terminate_session)
-    delete = calls_of(delete_session)
+    info = of(calls(read_session))
+    send = of(calls(send_message))
+    turn = of(follows(follow_turn))
+    events = of(follows(follow_session))
+    recorded = of(lists(list_session_events))
+    answer = of(calls(answer_permission))
+    reply = of(calls(reply_question))
+    reject = of(calls(reject_question))
+    steer = of(calls(steer_turn))
+    cancel = of(calls(cancel_turn))
+    change = of(calls(change_session))
+    terminate = of(calls(terminate_session))
+    delete = of(calls(delete_session))
 
     def __init__(self, caller: C, id_: str) -> None:
         super().__init__(caller, (id_,))

@@ -124,11 +124,6 @@ class Conversation:
     def busy(self) -> bool:
         return self._turn is not None
 
-    def heard(self) -> None:
-        """A sign of life."""
-        if self._turn:
-            self._turn.heard()
-
     # The agent asks.
 
     def permission(self, request: RequestPermissionRequest) -> Awaitable[RequestPermissionResponse]:
@@ -288,7 +283,7 @@ class Conversation:
     @property
     def waiting(self) -> bool:
         """The agent waits for us."""
-        return self.permissions.waiting or (self.questions is not None and self.questions.waiting)
+        return bool(self.permissions.waiting or (self.questions is not None and self.questions.waiting))
 
     def _withdraw_all(self, turn: SessionTurn | None = None) -> None:
         why = turn.cut.waited if turn is not None and turn.cut is not None else None
@@ -336,7 +331,7 @@ class Conversation:
         )
 
     def _go_on(self) -> None:
-        self.heard()
+        self._session.heard()
         if self._turn and not self._turn.cancelled and not self.waiting:
             self._move("running")
 
@@ -501,9 +496,10 @@ class Conversation:
         """Watch the turn: cancel an agent that shows no sign of life, stop one that does not obey."""
         while not asking.done():
             # A build may be silent for long: that is no idleness.
-            left = turn.time_left(TOOL_PATIENCE if self.tool_calls.at_work() else 1)
+            patience = TOOL_PATIENCE if self.tool_calls.at_work() else 1
+            left = turn.time_left(self._session.heard_at, patience)
             if self.waiting:
-                turn.heard()
+                self._session.heard()
                 left = self._limits.idle  # it waits for us
             if left > 0:
                 await turn.wait(asking, left)

@@ -169,7 +169,7 @@ class MessageRouter:
         """Deliver updates. None at all are a sign of life all the same."""
         if not drafts:
             if session := self._sessions.get(session_id):
-                session.talk.heard()
+                session.heard()
             return
         held, session = self._held.get(session_id), self._sessions.get(session_id)
         if held is not None:
@@ -215,7 +215,7 @@ class MessageRouter:
     def trouble(self, code: DiagnosticCode, message: str) -> None:
         """Told to the host and to every session of the agent: nobody knows whose it was."""
         for session in self._sessions.values():
-            session.talk.heard()
+            session.heard()
         if (told := self._counted(code, message)) is not None:
             self._host.diagnose(code, told, agent_id=self._agent_id)
             for session in self._sessions.values():
@@ -250,7 +250,7 @@ class MessageRouter:
         if not _is_extension(method):
             return
         for session in self._meant(params)[:1]:  # one that names no session is told once
-            session.talk.heard()
+            session.heard()
             session.note_extension(method, params, request=False)
 
     def request(self, method: str, params: bytes) -> Awaitable[object]:
@@ -264,7 +264,7 @@ class MessageRouter:
         if serve is None:
             raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"{method} is not offered")
         session = self._session(decode(params, SessionRequest).session_id)
-        session.talk.heard()
+        session.heard()
         service = self._reverse.service(method, params)
         if service is None:
             return serve(session.id, params)
@@ -290,7 +290,7 @@ class MessageRouter:
         if len(params) > LONGEST_EXTENSION:
             raise RpcFault(ErrorCode.INVALID_PARAMS, f"{method} is longer than {LONGEST_EXTENSION} bytes")
         first = sessions[0]
-        first.talk.heard()
+        first.heard()
         first.note_extension(method, params, request=True)
         asking: asyncio.Task[object] = asyncio.create_task(
             _asked(extensions, [each.id for each in sessions], method, params),

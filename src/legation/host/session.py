@@ -167,6 +167,7 @@ class Session:
         self._owner: Agent | None = None  # whose process is, or was, the one below
         self.process: Driver | None = None  # of its agent, to be told from the next
         self._core = core
+        self.heard_at = core.clock.monotonic()
         self._limit = core.options.limits.start  # the agent's time for an answer
         self.talk = Conversation(self, core)
         self.prompt, self.steer, self.cancel = self.talk.prompt, self.talk.steer, self.talk.cancel
@@ -335,7 +336,7 @@ class Session:
     def chosen(self, offers: Offers) -> None:
         """Record what its client chose and the agent agreed to, unless the agent said so itself."""
         if (news := offers.news_for(self.offers)) is not None:
-            self.talk.heard()
+            self.heard()
             self.stream.append(setup_facts(news))
             self.offers = offers
             self._look_at_mode()
@@ -543,8 +544,12 @@ class Session:
 
     # The agent speaks.
 
+    def heard(self) -> None:
+        """Note a sign of life of its agent."""
+        self.heard_at = self._core.clock.monotonic()
+
     def updates(self, drafts: list[Draft]) -> None:
-        self.talk.heard()
+        self.heard()
         self.stream.append(drafts)
         looks = False
         for draft in drafts:

@@ -115,31 +115,25 @@ class SessionTurn:
         self.running: asyncio.Task[None] | None = None  # until there is an end
         self._clock = clock
         self._idle = idle
-        self._heard = clock.monotonic()
-        self._cancelled_at: float | None = None
+        self._begun = clock.monotonic()
+        self.cancelled = False
+        self._cancelled_at = 0.0
         self._cancelling: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled_at is not None
 
     @property
     def cancelled_by_client(self) -> bool:
         """Cancelled, and not by us, for something that the agent did or did not do."""
         return self.cancelled and not self.stuck and self.unasked is None and self.cut is None
 
-    def heard(self) -> None:
-        self._heard = self._clock.monotonic()
-
     def cancel(self) -> None:
-        self._cancelled_at = self._clock.monotonic()
+        self.cancelled, self._cancelled_at = True, self._clock.monotonic()
         self._cancelling.set_result(None)
 
-    def time_left(self, patience: float) -> float:
-        """`patience` times the idle limit may pass without a sign of life."""
-        if self._cancelled_at is not None:
+    def time_left(self, heard_at: float, patience: float) -> float:
+        """`patience` times the idle limit may pass from the last sign of life on, or from the turn's beginning."""
+        if self.cancelled:
             return self._cancelled_at + CANCEL_GRACE - self._clock.monotonic()
-        return self._heard + self._idle * patience - self._clock.monotonic()
+        return max(self._begun, heard_at) + self._idle * patience - self._clock.monotonic()
 
     async def wait(self, asking: asyncio.Task[Any], seconds: float) -> None:
         """Wait for the answer, for a cancel, or for that long."""

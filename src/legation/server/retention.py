@@ -117,12 +117,11 @@ class Retention:
         match kind:
             case "sessions":
                 there = await self._sessions.at_rest(workspace, before)
-                counted = [await self._session_size(workspace, each.id) for each in there]
+                counted = [await self._session_size(workspace, each) for each in there]
             case "work":
-                gone = await self._sessions.at_rest(workspace, besides) if besides is not None else []
-                names = {each.id for each in gone}
+                gone = {*await self._sessions.at_rest(workspace, besides)} if besides is not None else set()
                 folders = await self._sessions.folders_at_rest(workspace, before)
-                counted = [await self._walk(each) for each in folders if each.name not in names]
+                counted = [await self._walk(each) for each in folders if each.name not in gone]
             case "content":
                 days = await self._database.read(cut.old_days, workspace, before)
                 parts = [await self._database.read(cut.content_of_day, workspace, each) for each in days]
@@ -137,9 +136,9 @@ class Retention:
         now, workspace = self._clock.now_ms(), by.workspace
         match kind:
             case "sessions":
-                for record in await self._sessions.at_rest(workspace, before):
-                    size = await self._session_size(workspace, record.id)
-                    if await self._sessions.delete_at_rest(by, record, before):
+                for name in await self._sessions.at_rest(workspace, before):
+                    size = await self._session_size(workspace, name)
+                    if await self._sessions.delete_at_rest(by, name, before):
                         yield Slice(1, size)
             case "work":
                 for folder in await self._sessions.folders_at_rest(workspace, before):

@@ -24,13 +24,16 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from legation.errors import InvalidParams
 from legation.wire.events import WHOLE, Draft, Event, LongNative, Span
+
+if TYPE_CHECKING:
+    from legation.store.entries import StreamQuery
 
 _RAW = b',"raw":'
 _START = b'{"seq":%d,"at":%d%b%b%b' + _RAW
@@ -331,7 +334,7 @@ def is_name(text: str) -> bool:
 
 def named(info: StreamInfo) -> StreamInfo:
     """As it is called in its workspace."""
-    return dataclass_replace(info, name=info.name.rpartition(_APART)[2])
+    return dataclass_replace(info, name=info.name.rpartition(_APART)[2]) if _APART in info.name else info
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -427,6 +430,9 @@ class Backend(Protocol):
     def streams(self) -> list[StreamInfo]:
         """Every stream but the deleted ones."""
 
+    def page(self, query: "StreamQuery", limit: int) -> list[StreamInfo]:
+        """The first of a list that it has, as many; fewer only at its end."""
+
     def deleted(self) -> list[StreamInfo]:
         """The tombstones: names that are not used again."""
 
@@ -478,6 +484,10 @@ class MemoryBackend:
         return None
 
     def streams(self) -> list[StreamInfo]:
+        return []
+
+    def page(self, query: "StreamQuery", limit: int) -> list[StreamInfo]:
+        del query, limit
         return []
 
     def deleted(self) -> list[StreamInfo]:

@@ -35,6 +35,7 @@ from legation.store.codec import (
     StreamInfo,
     merge_appends,
 )
+from legation.store.entries import StreamQuery, entry_of
 from legation.store.files import FolderLock, owner_alive
 from legation.wire.events import Event
 
@@ -240,6 +241,11 @@ class JsonlBackend:
 
     def streams(self) -> list[StreamInfo]:
         return [info for info in self._infos() if info.state != "deleted"]
+
+    def page(self, query: StreamQuery, limit: int) -> list[StreamInfo]:
+        # Nothing is indexed: such a folder has the few sessions that somebody wants to look at.
+        found = query.found((info, entry_of(info.meta)) for info in self._infos())
+        return [info for _, info in found[:limit]]
 
     def deleted(self) -> list[StreamInfo]:
         return [info for info in self._infos() if info.state == "deleted"]

@@ -37,6 +37,7 @@ from legation.store.codec import (
     key_of,
     named,
 )
+from legation.store.entries import PlacedStream, StreamQuery, entry_of
 from legation.store.stream import Stream, log_closed
 from legation.tasks import finish
 from legation.wire.events import Event
@@ -147,9 +148,7 @@ class EventLog:
 
     async def find(self, name: str, workspace: str = "local") -> Stream | None:
         """The stream of that name, if there is one; never makes it."""
-        self.must_be_readable(f"stream {name[:32]}")
-        key = key_of(name, workspace)
-        if key not in self._streams and await self._read(self._backend.lookup, key) is None:
+        if await self.lookup(name, workspace) is None:
             return None
         try:
             return await self.stream(name, workspace)
@@ -159,6 +158,41 @@ class EventLog:
     def held(self, name: str, workspace: str = "local") -> Stream | None:
         """The stream of that name, if somebody has it at this moment: nothing is read."""
         return self._streams.get(key_of(name, workspace))
+
+    async def lookup(self, name: str, workspace: str = "local") -> StreamInfo | None:
+        """Return what is known of the stream of that name, also of one that was deleted; nothing is opened for that."""
+        self.must_be_readable(f"stream {name[:32]}")
+        try:
+            _check_name(name)  # what is none may be the key of another workspace's
+        except InvalidParams:
+            return None
+        key = key_of(name, workspace)
+        held = self._streams.get(key)
+        found = held.info() if held else await self._read(self._backend.lookup, key)
+        return None if found is None else named(found)
+
+    async def page(self, query: StreamQuery, limit: int) -> list[PlacedStream]:
+        """The first of a list, as many; fewer only at its end. Whatever was given to the log by now counts."""
+        self.must_be_readable("its streams")
+        # Held until the end: one that is stored and forgotten while we read would be in neither.
+        kept = list(self._streams.values())
+        stored: dict[str, StreamInfo] = {}
+        part = query
+        while True:
+            rows = await self._read(self._backend.page, part, limit)
+            stored.update((info.name, info) for info in rows)
+            live = dict(list(self._streams.items()))
+            on_disk = [(info, entry_of(info.meta)) for key, info in stored.items() if key not in live]
+            found = query.found([*on_disk, *((stream.info(), stream.entry) for stream in live.values())])
+            if len(rows) == limit:
+                # Those that are held may stand behind what was read, and between them what was not.
+                last = query.place(rows[-1], entry_of(rows[-1].meta))
+                assert last is not None
+                part = query.behind(last)
+                if len(found) - len(part.only_behind(found)) < limit:
+                    continue
+            del kept
+            return [(place, named(info)) for place, info in found[:limit]]
 
     async def sweep(self, stream: Stream) -> None:
         """Have what is left of a deleted stream go, commit by commit, so that others' come between."""

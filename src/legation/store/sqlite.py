@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -32,13 +32,30 @@ from legation.store.codec import (
     StoreSize,
     StreamInfo,
     Sweep,
+    key_of,
     merge_appends,
 )
 from legation.store.database.sqlite import BUSY_LIMIT, connect, size_of
+from legation.store.entries import (
+    DUE_CLOSED,
+    DUE_OPEN,
+    FAILED,
+    SEVERAL,
+    ByName,
+    Due,
+    LastFailed,
+    LastUsed,
+    Newest,
+    StreamQuery,
+    WorkingIn,
+    entry_of,
+)
 from legation.store.files import FolderLock
 from legation.wire.events import Event
 
-VERSION = 4
+VERSION = 5
+WITH_ENTRIES = 5  # the first version that has them
+ENTERED_AT_ONCE = 1000  # streams of an older version whose metadata are in memory together
 DISK_PAGE = 32 * 1024  # SQLite's own unit: bodies are long, and small units cost a system call each
 AT_ONCE = 100  # pages in one statement
 KNOWN_STREAMS = 10_000  # whose heads are remembered
@@ -59,7 +76,13 @@ create table stream (
   first_seq integer not null,
   head integer not null,
   meta blob not null,
-  earlier text not null default ''
+  earlier text not null default '',
+  agent text,
+  cwd text,
+  place integer,
+  used integer not null default 0,
+  flags integer not null default 0,
+  loads integer as (state = 'open' or (state = 'closed' and flags & 8)) virtual
 ) strict;
 create table page (
   id integer primary key,
@@ -77,9 +100,26 @@ create table part (
 ) strict;
 """
 
+# By what lists find their streams: each reads what it shows. The columns are those of an `Entry`; `place` is where it stands
+# among the newest, and null where it is in no list; `loads` says that a client of ACP can open it.
+_LISTED = "place is not null"
+_FAILED = f"{_LISTED} and state = 'open' and flags & {FAILED}"
+_SEVERAL = f"{_LISTED} and flags & {SEVERAL}"
+_DUE = f"((state = 'open' and flags & {DUE_OPEN}) or (state = 'closed' and flags & {DUE_CLOSED}))"
+_INDEXES = (
+    "create index stream_by_name on stream (workspace, state, name)",
+    f"create index stream_by_age on stream (workspace, place, name) where {_LISTED}",
+    f"create index stream_by_use on stream (workspace, agent, used, name) where {_LISTED} and loads",
+    f"create index stream_by_folder on stream (workspace, cwd, agent, loads, used, name) where {_LISTED}",
+    f"create index stream_in_several on stream (workspace, name) where {_SEVERAL}",
+    f"create index stream_failed on stream (workspace, agent, place, name) where {_FAILED}",
+    f"create index stream_due on stream (workspace, name) where {_DUE}",
+)
+
 # 2: where the generations before the newest begin, with spaces between. Until then a load deleted them.
 # 3: long texts, in parts of their own: in the row of its event such a text is `null`.
 # 4: a line may be several references. Nothing else is new; who reads it as one event must not open it.
+# 5: what lists find sessions by, beside the metadata that it is read from: who writes the one alone must not open it.
 _MIGRATIONS = {
     2: "alter table stream add column earlier text not null default '';",
     3: """create table if not exists part (
@@ -90,6 +130,13 @@ _MIGRATIONS = {
       primary key (stream, blob, number)
     ) strict;""",
     4: "",
+    5: """alter table stream add column agent text;
+    alter table stream add column cwd text;
+    alter table stream add column place integer;
+    alter table stream add column used integer not null default 0;
+    alter table stream add column flags integer not null default 0;
+    alter table stream add column
+      loads integer as (state = 'open' or (state = 'closed' and flags & 8)) virtual;""",
 }
 
 _INFOS = "select name, workspace, state, first_seq, head, meta, earlier from stream"
@@ -102,9 +149,8 @@ _HEAD = "select id, head from stream where name = ?"
 _INSERT_PAGES = "insert into page (stream, last_seq, body) values "
 _ADVANCE = """create temp trigger page_advances_stream after insert on main.page
   begin update stream set head = new.last_seq where id = new.stream; end"""
-_RESTART = """update stream set state = 'open', head = ?2, meta = coalesce(?3, meta), first_seq = ?1,
-  earlier = case when first_seq < ?1 then ltrim(earlier || ' ' || first_seq) else earlier end where id = ?4"""
-_REOPEN = "update stream set state = 'open', meta = coalesce(?, meta) where id = ?"
+_RESTART = """update stream set state = 'open', head = ?2, first_seq = ?1,
+  earlier = case when first_seq < ?1 then ltrim(earlier || ' ' || first_seq) else earlier end where id = ?3"""
 _DROP_PAGES = "delete from page where id in (select id from page where stream = ? limit ?)"
 _INSERT_PART = """insert into part (stream, blob, number, body)
   select id, ?, ?, ? from stream where id = ? and state <> 'deleted' on conflict do nothing"""
@@ -124,8 +170,12 @@ _STREAM_SIZE = """select (select coalesce(sum(length(body)), 0) from page where 
 _READ_PARTS = """select part.body from part join stream on stream.id = part.stream
   where stream.name = ? and part.blob = ? order by part.number"""
 _SET_STATE = "update stream set state = ? where id = ?"
-_BURY = "update stream set state = 'deleted', meta = x'7b7d', earlier = '' where id = ?"
-_SET_META = "update stream set meta = ? where id = ? and state <> 'deleted'"
+_BURY = """update stream set state = 'deleted', meta = x'7b7d', earlier = '', agent = null, cwd = null, place = null,
+  used = 0, flags = 0 where id = ?"""
+_SET_META = """update stream set meta = ?, agent = ?, cwd = ?, place = ?, used = ?, flags = ?
+  where id = ? and state <> 'deleted'"""
+_SET_ENTRY = "update stream set agent = ?, cwd = ?, place = ?, used = ?, flags = ? where id = ?"
+_METAS = "select id, meta from stream where state <> 'deleted' and id > ? order by id limit ?"
 _READ = """select page.body from page join stream on stream.id = page.stream
   where stream.name = ? and page.last_seq > ? order by page.last_seq"""
 
@@ -176,12 +226,28 @@ class SqliteBackend:
                 f"cannot open {self._path}: it is of format {version}, newer than {VERSION}; update Legation"
             )
         if version == 0:
-            self._writer.executescript(f"begin immediate; {_SCHEMA} pragma user_version = {VERSION}; commit;")
+            indexes = "".join(f"{each};" for each in _INDEXES)
+            self._writer.executescript(
+                f"begin immediate; {_SCHEMA} {indexes} pragma user_version = {VERSION}; commit;"
+            )
             return
         for number in range(version + 1, VERSION + 1):
-            self._writer.executescript(
-                f"begin immediate; {_MIGRATIONS[number]} pragma user_version = {number}; commit;"
+            self._writer.executescript(f"begin immediate; {_MIGRATIONS[number]}")
+            if number == WITH_ENTRIES:
+                self._enter_all()
+            self._writer.execute(f"pragma user_version = {number}")
+            self._writer.execute("commit")
+
+    def _enter_all(self) -> None:
+        """Every stream is looked at once, and indexed then: that is what takes long, so it is done in the order of the file."""
+        run, last = self._writer.execute, 0
+        while rows := run(_METAS, (last, ENTERED_AT_ONCE)).fetchall():
+            self._writer.executemany(
+                _SET_ENTRY, [(*_columns(meta), stream_id) for stream_id, meta in rows if entry_of(meta)]
             )
+            last = rows[-1][0]
+        for index in _INDEXES:
+            run(index)
 
     def commit(self, ops: Sequence[Op]) -> None:
         try:
@@ -230,13 +296,16 @@ class SqliteBackend:
         match op:
             case Append():
                 self._insert(self._pages(op))
-            case Replace(events=[]):
-                run(_REOPEN, (op.meta, stream_id))
             case Replace():
-                if op.events[-1].seq <= head:
+                if op.events and op.events[-1].seq <= head:
                     return
-                self._insert(self._pages(op))
-                run(_RESTART, (op.events[0].seq, op.events[-1].seq, op.meta, stream_id))
+                if op.events:
+                    self._insert(self._pages(op))
+                    run(_RESTART, (op.events[0].seq, op.events[-1].seq, stream_id))
+                else:
+                    run(_SET_STATE, ("open", stream_id))
+                if op.meta is not None:
+                    self._set_meta(stream_id, op.meta)
             case SetState():
                 if op.state == "deleted":  # of a stream that is gone its name is left, and no word of it
                     run(_BURY, (stream_id,))
@@ -245,7 +314,7 @@ class SqliteBackend:
                 else:
                     run(_SET_STATE, (op.state, stream_id))
             case SetMeta():
-                run(_SET_META, (op.meta, stream_id))
+                self._set_meta(stream_id, op.meta)
             case Sweep():
                 if run(_IS_DELETED, (stream_id,)).fetchone():
                     self._drop_some(stream_id)
@@ -253,6 +322,9 @@ class SqliteBackend:
                 run(f"pragma incremental_vacuum({GIVE_BACK})").fetchall()
             case Part():
                 run(_INSERT_PART, (op.blob, op.number, op.body, stream_id))
+
+    def _set_meta(self, stream_id: int, meta: bytes) -> None:
+        self._writer.execute(_SET_META, (meta, *_columns(meta), stream_id))
 
     def _drop_some(self, stream_id: int) -> None:
         self._writer.execute(_DROP_PAGES, (stream_id, SWEEP_PAGES))
@@ -291,9 +363,17 @@ class SqliteBackend:
     def deleted(self) -> list[StreamInfo]:
         return self._infos(_DELETED)
 
-    def _infos(self, query: str) -> list[StreamInfo]:
+    def page(self, query: StreamQuery, limit: int) -> list[StreamInfo]:
+        parts = [self._infos(sql, (*given, limit)) for sql, given in _selects(query)]
+        if not isinstance(query, ByName):
+            return parts[0]
+        # One for each state.
+        found = query.found((info, None) for part in parts for info in part)
+        return [info for _, info in found[:limit]]
+
+    def _infos(self, query: str, given: Sequence[object] = ()) -> list[StreamInfo]:
         with self._reading():
-            rows = self._reader.execute(query).fetchall()
+            rows = self._reader.execute(query, given).fetchall()
         return [_info(row) for row in rows]
 
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
@@ -346,3 +426,87 @@ class SqliteBackend:
 def _info(row: tuple[Any, ...]) -> StreamInfo:
     name, workspace, state, first_seq, head, meta, earlier = row
     return StreamInfo(name, workspace, state, first_seq, head, meta, tuple(map(int, earlier.split())))
+
+
+def _columns(meta: bytes) -> tuple[str | None, str | None, int | None, int, int]:
+    """The entry of that metadata, as it is stored beside it."""
+    entry = entry_of(meta)
+    if entry is None:
+        return None, None, None, 0, 0
+    return entry.agent, entry.cwd, None if entry.began is None else -entry.began, entry.used, entry.flags
+
+
+# Lists, each by its index: `indexed by` fails where a list would have to walk through more than it shows.
+
+_BY_NAME = f"{_INFOS} indexed by stream_by_name where workspace = ? and state = ?"
+_IN_NAMES = "order by name limit ?"
+_NEWEST = f"{_INFOS} indexed by stream_by_age where workspace = ? and {_LISTED} and (place, name) > (?, ?)"
+_FAILURES = f"""{_INFOS} indexed by stream_failed
+  where workspace = ? and agent = ? and {_FAILED} and (place, name) > (?, ?)"""
+_IN_PLACE = "order by place, name limit ?"
+_BY_USE = f"{_INFOS} indexed by stream_by_use where workspace = ? and agent = ? and {_LISTED} and loads"
+_IN_FOLDER = f"""{_INFOS} indexed by stream_by_folder
+  where workspace = ? and agent = ? and {_LISTED} and loads = 1 and cwd = ?"""
+_IN_USE = "and (used, name) < (?, ?) order by used desc, name desc limit ?"
+_IDS = "select id from stream indexed by"
+_WORKING_IN = f"""{_INFOS} where name > ?4 and id in (
+    {_IDS} stream_by_folder where workspace = ?1 and {_LISTED} and cwd = ?2
+    union {_IDS} stream_by_folder where workspace = ?1 and {_LISTED} and cwd > ?2 || '/' and cwd < ?3
+    union {_IDS} stream_in_several where workspace = ?1 and {_SEVERAL}
+  ) order by name limit ?5"""
+_LEFT = f"{_INFOS} indexed by stream_due where workspace = ? and {_DUE} and name > ? order by name limit ?"
+_LAST_CHARACTER: Final = 0x10FFFF
+_HALVES, _BEHIND_HALVES = 0xD800, 0xE000  # no characters: halves of them
+_Bound: TypeAlias = str | bytes
+_FIRST: Final[tuple[int, _Bound]] = (-(1 << 63), "")
+_LAST: Final[tuple[int, _Bound]] = ((1 << 63) - 1, b"")  # bytes are behind every text
+
+
+def _selects(query: StreamQuery) -> list[tuple[str, tuple[object, ...]]]:
+    """The statements of a list, with their values but for the number of rows."""
+    workspace = query.workspace
+    number, key = _LAST if query.backwards else _FIRST
+    if query.after is not None:
+        number, key = query.after[0], _bound(key_of(query.after[1], workspace))
+    match query:
+        case ByName():
+            # One begin, not two, of which only one would be looked for.
+            from_first = query.after is None or query.after[1] < query.prefix
+            begin = _bound(key_of(query.prefix, workspace)) if from_first else key
+            sql, end = f"{_BY_NAME} and name {'>=' if from_first else '>'} ?", _end_of(query.prefix)
+            ends = () if end is None else (_bound(key_of(end, workspace)),)
+            sql = f"{sql} {'and name < ?' if ends else ''} {_IN_NAMES}"
+            return [(sql, (workspace, state, begin, *ends)) for state in query.states]
+        case Newest():
+            return [(f"{_NEWEST} {_IN_PLACE}", (workspace, number, key))]
+        case LastFailed():
+            return [(f"{_FAILURES} {_IN_PLACE}", (workspace, query.agent, number, key))]
+        case LastUsed(cwd=None):
+            return [(f"{_BY_USE} {_IN_USE}", (workspace, query.agent, number, key))]
+        case LastUsed(cwd=str(cwd)):
+            return [(f"{_IN_FOLDER} {_IN_USE}", (workspace, query.agent, _bound(cwd), number, key))]
+        case WorkingIn():
+            # `0` stands behind `/`, with nothing between: what is below the folder.
+            folder = _bound(query.folder), _bound(f"{query.folder}0")
+            return [(_WORKING_IN, (workspace, *folder, key))]
+        case Due():
+            return [(_LEFT, (workspace, key))]
+    raise TypeError(f"no list of {type(query).__name__}")
+
+
+def _end_of(prefix: str) -> str | None:
+    """The first text behind all that begin so; None where there is none."""
+    for number in range(len(prefix) - 1, -1, -1):
+        after = ord(prefix[number]) + 1
+        if after <= _LAST_CHARACTER:
+            return prefix[:number] + chr(_BEHIND_HALVES if after == _HALVES else after)
+    return None
+
+
+def _bound(text: str) -> _Bound:
+    """As SQLite takes it: half a character, which JSON may have, is in no text that is stored, and bytes are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+    return text

@@ -18,6 +18,7 @@ from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, NotFound, SessionClosed, StorageFailed
 from legation.store import codec
 from legation.store.codec import Append, Op, Replace, SetMeta, SetState, State, StreamInfo, named
+from legation.store.entries import Entry, entry_of
 from legation.wire.events import Draft, Event
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Stream:
         self._log = log
         self._workspace, self._state, self._meta = info.workspace, info.state, info.meta
         self._metas_given: list[bytes] = []  # on the way to the disk, the newest last
+        self._entry: tuple[bytes, Entry | None] = NO_META, None  # with the metadata that it was read from
         self.floor, self._earlier = info.first_seq, info.earlier
         self.head = self.visible = self._saved = info.head
         self._tail: list[Event] = []
@@ -120,6 +122,14 @@ class Stream:
     def meta(self) -> bytes:
         """As it was last given: on the disk, or on the way there. Whoever changes a part of it begins with this."""
         return self._metas_given[-1] if self._metas_given else self._meta
+
+    @property
+    def entry(self) -> Entry | None:
+        """Entry that lists know it by; None where it is no session."""
+        meta = self.meta
+        if self._entry[0] is not meta:
+            self._entry = meta, entry_of(meta)
+        return self._entry[1]
 
     def append(self, drafts: Sequence[Draft]) -> Receipt:
         """Number the drafts and queue them; they are durable when the receipt has been awaited."""

@@ -126,22 +126,18 @@ class _TaggedUpdate(msgspec.Struct, gc=False):
     sessionUpdate: str  # noqa: N815 - spelt as on the wire: a rename costs time on the hot path
 
 
-_decode_tag = msgspec.json.Decoder(_TaggedUpdate).decode
-_type_of_tag = UPDATE_TYPES.get
+# Called once for every event, and straight: that it is JSON, of one object with a tag, is found out here too, by ValueError
+# or RecursionError.
+decode_tag = msgspec.json.Decoder(_TaggedUpdate).decode
+type_of_tag = UPDATE_TYPES.get
 
 
 def update_type(raw: bytes) -> str:
     """The event type of one ACP session update, from its tag alone."""
     try:
-        return _type_of_tag(_decode_tag(raw).sessionUpdate, UNRECOGNIZED)
+        return type_of_tag(decode_tag(raw).sessionUpdate, UNRECOGNIZED)
     except (ValueError, RecursionError):
         return _update_type_leniently(raw)
-
-
-def strict_update_type(update: bytes | memoryview) -> str:
-    """The same, of one JSON object with a tag; raises ValueError or RecursionError on anything else. Called once for
-    every event: that it is JSON is found out here too."""
-    return _type_of_tag(_decode_tag(update).sessionUpdate, UNRECOGNIZED)
 
 
 def params_draft(session_id: str, update: bytes, native: bytes = b"", type_: str | None = None) -> Draft:
@@ -163,4 +159,4 @@ def _update_type_leniently(raw: bytes) -> str:
     except jsontext.READ_ERRORS:
         return UNRECOGNIZED
     tag = value.get("sessionUpdate") if isinstance(value, dict) else None
-    return _type_of_tag(tag, UNRECOGNIZED) if isinstance(tag, str) else UNRECOGNIZED
+    return type_of_tag(tag, UNRECOGNIZED) if isinstance(tag, str) else UNRECOGNIZED

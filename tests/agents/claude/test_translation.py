@@ -259,6 +259,7 @@ _MEMBERS = st.sampled_from(
 
 
 @given(type_=_TYPES, subtype=_SUBTYPES, members=st.dictionaries(_MEMBERS, _JSON, max_size=5))
+@pytest.mark.heavy
 def test_no_line_raises(type_: str, subtype: str, members: dict[str, object]) -> None:
     ClaudeTranslator().take(json.dumps({"type": type_, "subtype": subtype, **members}).encode())
 

@@ -349,6 +349,7 @@ def test_a_parser_that_says_what_is_not_known_leaves_the_line_unreadable(tmp_pat
     assert not found.parts
 
 
+@pytest.mark.heavy
 def test_a_parser_that_hangs_is_ended_and_the_line_is_unreadable(tmp_path: Path) -> None:
     script = tmp_path / "parser"
     script.write_text(f"#!{shutil.which('sh')}\necho $$ > {tmp_path}/pid\nexec {shutil.which('sleep')} 600\n")
@@ -404,6 +405,7 @@ async def test_what_was_read_stands_among_the_facts_and_no_folder_is_resolved_ag
     assert await prepare(call(command="ls", kind="execute"), facts) is facts
 
 
+@pytest.mark.heavy
 def test_a_long_or_nested_line_is_no_error() -> None:
     for line in (
         "[[ a ]];" * 3_000,

@@ -11,9 +11,9 @@ from legation.errors import InvalidParams
 from legation.host.host import AcpHost
 from legation.host.options import SessionMeta
 from legation.server.acp.methods import PAGE, page_of
-from legation.server.sessions.record import Details, SessionRecord, SessionRecords
+from legation.server.sessions.record import Details, SessionRecords
 from legation.store.codec import LOCAL
-from legation.wire.acp.methods import ListSessionsRequest
+from legation.wire.acp.methods import ListSessionsRequest, ListSessionsResponse
 from legation.wire.universal.shapes import Metadata
 
 
@@ -36,14 +36,12 @@ async def use(host: AcpHost, name: str, ms: int | None, told: str | None = None)
     await stream.set_meta(meta.encode())
 
 
-async def known(host: AcpHost) -> list[SessionRecord]:
-    records = SessionRecords(host.log)
-    await records.load([LOCAL])
-    return records.of(LOCAL)
+async def listed(host: AcpHost, cursor: str | None = None) -> ListSessionsResponse:
+    return await page_of(SessionRecords(host.log), LOCAL, "rehearsal", ListSessionsRequest(cursor=cursor))
 
 
 async def page(host: AcpHost, cursor: str | None = None) -> tuple[list[str], str | None]:
-    answer = page_of(await known(host), ListSessionsRequest(cursor=cursor))
+    answer = await listed(host, cursor)
     return [each.session_id for each in answer.sessions], answer.next_cursor
 
 
@@ -69,7 +67,7 @@ async def test_the_last_used_comes_first_whoever_says_when_that_was() -> None:
         await use(host, "c-as-told", None, "1970-01-01T02:00:02+02:00")
         await use(host, "d-unknown", None)
         await use(host, "e-nonsense", 500, "yesterday")
-        answer = page_of(await known(host), ListSessionsRequest())
+        answer = await listed(host)
         assert [(each.session_id, each.updated_at) for each in answer.sessions] == [
             ("b-by-both", at(4000)),
             ("a-by-us", at(3000)),

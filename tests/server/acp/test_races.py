@@ -296,7 +296,7 @@ async def test_a_message_that_waits_for_a_client_goes_with_a_close(
     await talk.call("POST", f"/v1/sessions/{session}/messages", {"message": "say"})
     assert "result" in await rpc(talk, "loading", "session/close", "two", sessionId=session)
     await turn
-    record = talk.rig.services.sessions.records.get("local", session)
+    record = await talk.rig.services.sessions.records.get("local", session)
     while record.working is not None:
         await asyncio.sleep(0.02)  # bounded
     assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []
@@ -315,7 +315,7 @@ async def test_no_turn_begins_in_a_session_that_is_being_closed(
         await close(stream)
 
     monkeypatch.setattr(Stream, "close", slow_close)
-    record = talk.rig.services.sessions.records.get("local", session)
+    record = await talk.rig.services.sessions.records.get("local", session)
     assert record.session is not None
     ending = asyncio.create_task(rpc(talk, "loading", "session/close", sessionId=session))
     await closes.wait()

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.server.sessions.session_client import SessionClient, open_session_client, script
 from tests.store.backends import make_backend
+from tests.store.old_log import take_back
 
 from legation.clock import SystemClock
 from legation.server.acp.log import MESSAGE, ConnectionLog, ConnectionSource, SessionFollower
@@ -200,7 +201,7 @@ async def test_entries_of_a_legation_that_stored_every_line_are_read_as_they_are
             connection.execute(
                 "insert into page (stream, last_seq, body) values (?, ?, ?)", (row.lastrowid, 2, body)
             )
-            connection.execute("pragma user_version = 3")
+        take_back(tmp_path / "data" / "events.db", 3)
         async with open_session_client(tmp_path, request) as talk:
             text = (await talk.call("GET", "/v1/streams/acp:client/events")).content
             assert b",".join(OLD) in text
@@ -462,6 +463,7 @@ steps = st.lists(
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @settings(max_examples=40, deadline=None)
 @given(steps=steps)
+@pytest.mark.heavy
 def test_whoever_reads_gets_the_lines_of_what_there_is_under_their_numbers(
     kind: str, steps: Sequence[tuple[str, int, int]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -90,11 +90,12 @@ def open_drive(place: Path, *, limit: int = LIMIT, folders: Sequence[Path] | Non
     for name in ("keys.json", "legation.db", "server.json"):
         (data / name).write_text("key")
     sessions = {("ses_1", "local"): [root / "sub"], ("ses_out", "local"): [outside]}
-    files = Files(
-        ServedFolders(folders or [root], ForbiddenPlaces([data])),
-        lambda session, workspace: sessions.get((session, workspace)),
-        max_file_bytes=limit,
-    )
+
+    async def folders_of(session: str, workspace: str) -> list[Path] | None:
+        return sessions.get((session, workspace))
+
+    served = ServedFolders(folders or [root], ForbiddenPlaces([data]))
+    files = Files(served, folders_of, max_file_bytes=limit)
     clock, revoked = FakeClock(), set[str]()
     return Drive(place, root, outside, data, files, app_of(files, clock, revoked), clock, revoked)
 

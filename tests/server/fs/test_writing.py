@@ -261,7 +261,8 @@ def test_an_agent_leaves_half_of_its_makers_share_and_no_token_makes_it_larger()
 
 async def test_a_file_that_grows_while_it_is_read_is_sent_as_it_was_announced(drive: Drive) -> None:
     (drive.root / "big").write_bytes(b"1" * 400_000)
-    reading = await drive.files.run(RegularFile, drive.files.confinement(None, "local"), "big")
+    where = await drive.files.confinement(None, "local")
+    reading = await drive.files.run(RegularFile, where, "big")
     with (drive.root / "big").open("ab") as file:
         file.write(b"2" * 1000)
     assert b"".join([piece async for piece in drive.files.pieces(reading)]) == b"1" * 400_000

@@ -148,6 +148,9 @@ async def serving(app: object, **options: Any) -> AsyncIterator[tuple[UvicornSer
             await task
 
 
+async def no_session(_session: str, _workspace: str) -> None: ...
+
+
 @asynccontextmanager
 async def open_process_rig(
     folder: Path, request: pytest.FixtureRequest, *, enabled: bool = True, websockets: bool = True
@@ -156,7 +159,7 @@ async def open_process_rig(
     work.mkdir()
     recorded, children = Recorded(), data / "children"
     async with open_rig("sqlite", data, request, cors_origins="https://listed.test") as rig:
-        files = Files(ServedFolders([work], ForbiddenPlaces([data])), lambda _session, _workspace: None)
+        files = Files(ServedFolders([work], ForbiddenPlaces([data])), no_session)
         async with Processes(
             launcher=ProcessLauncher(registry=Registry(children)),
             folder=files.folder,

@@ -170,7 +170,7 @@ async def test_the_folder_of_one_stays_as_long_as_another_works_there(talk: Sess
     (locked / "deep").mkdir(parents=True)
     locked.chmod(0o500)
     sessions = talk.rig.services.sessions
-    record = sessions.records.get("local", "s")
+    record = await sessions.records.get("local", "s")
     fork = await a_fork(talk, "f", record.meta.cwd)
     assert (await talk.call("DELETE", "/v1/sessions/s")).status_code == 204
     assert locked.is_dir()
@@ -184,7 +184,6 @@ async def a_fork(talk: SessionClient, name: str, cwd: str) -> str:
     meta = json.loads(source.meta)
     assert meta["cwd"] == cwd
     await stream.set_meta(source.meta)
-    await talk.rig.services.sessions.load()
     return name
 
 

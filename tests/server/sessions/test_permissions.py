@@ -299,8 +299,7 @@ async def test_a_mode_that_comes_too_late_is_not_granted_to_a_session_that_ended
     await opened(talk)
     services = talk.rig.services
     records = SessionRecords(services.log)
-    await records.load(["local"])
-    before = records.get("local", "s")
+    before = await records.get("local", "s")
     await talk.call("POST", "/v1/sessions/s/terminate")
     before.let_go(closed=True)
     owner = await talk.rig.principal(talk.rig.people["owner"])

@@ -24,7 +24,7 @@ async def test_an_idle_agent_is_stopped_and_the_next_message_goes_on(talk: Sessi
     await talk.send("idle", "say one")
     first, _ = await talk.until("idle", "prompt-finished")
     session = await talk.rig.services.sessions.agents.attach(
-        talk.rig.services.sessions.records.get("local", "idle")
+        await talk.rig.services.sessions.records.get("local", "idle")
     )
     (pid,) = session.agent.processes
     began = talk.rig.clock.monotonic()

@@ -86,7 +86,7 @@ async def test_a_page_that_cannot_be_is_refused(talk: SessionClient, query: str)
 async def test_a_page_costs_what_is_on_it(talk: SessionClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many sessions there are."""
     for number in range(200):
-        await put_on_record(talk, f"n{number}", number, load=number == 199)
+        await put_on_record(talk, f"n{number}", number)
     looked_at: list[str] = []
     real = SessionRecord.info
 
@@ -110,11 +110,9 @@ async def test_a_page_costs_what_is_on_it(talk: SessionClient, monkeypatch: pyte
     assert len(set(seen)) == 7  # and whether there is one behind
 
 
-async def put_on_record(talk: SessionClient, name: str, created_at: int, *, load: bool = True) -> None:
+async def put_on_record(talk: SessionClient, name: str, created_at: int) -> None:
     """A session that no agent has."""
     given = Metadata("rehearsal")
     details = Details(agent="rehearsal", given=given, created_at=created_at, updated_at=1)
     meta = SessionMeta(agent_session_id="reh-1", cwd=str(talk.work), details=details.plain())
     await (await talk.rig.services.log.stream(name)).set_meta(meta.encode())
-    if load:
-        await talk.rig.services.sessions.load()

@@ -55,7 +55,7 @@ class Desk:
     def records(self) -> Desk:
         return self
 
-    def get(self, workspace: str, session_id: str) -> SimpleNamespace:
+    async def get(self, workspace: str, session_id: str) -> SimpleNamespace:
         """Its record, as far as it is asked."""
         try:
             facts = self.sessions[workspace, session_id]

@@ -20,7 +20,6 @@ from legation.server.streaming.projection import (
     ProjectedSource,
     WantedRows,
     _parts,
-    framed_row,
     frames,
     project,
     row,
@@ -32,7 +31,7 @@ from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.event_types import PermissionAnswered, SessionReset, SessionStatus
 from legation.wire.events import Draft, Event, update_type
-from legation.wire.universal.output import FRAME, ProjectedRow, join_frames
+from legation.wire.universal.output import FRAME, ProjectedRow, framed, join_frames
 
 ENTRIES: list[Entry] = [
     ACTIVE,
@@ -267,7 +266,7 @@ async def test_a_long_text_that_is_kept_apart_is_told_as_every_other(
         await live.take(Follow())
         fold = FOLDS[schema](FACTS)
         rows_at_once = [
-            framed_row(each, event, include_raw=include_raw)
+            framed(row(each, event, include_raw=include_raw))
             for event in stream.since(0) or ()
             for each in fold.feed(event)
         ]

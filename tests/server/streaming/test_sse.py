@@ -3,9 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import pytest
+from starlette.types import Message
 from tests.server.stream_client import LIMIT, ask, frames, get
 from tests.server.stream_server import serving
 
@@ -240,3 +241,76 @@ def test_a_chunk_holds_whole_events_up_to_the_limit_and_at_least_one() -> None:
     assert all(len(chunk.data) <= sse.CHUNK_BYTES for chunk in found)
     huge = [Event(1, 0, "x", b'"%b"' % (b"y" * 1_000_000)), events[1]]
     assert [chunk.events for chunk in sse.chunks(huge)] == [1, 1]
+
+
+class Told:
+    """A body that says what it is told to: chunks, or an error."""
+
+    def __init__(self) -> None:
+        self.says: asyncio.Queue[bytes | Exception] = asyncio.Queue()
+        self.entered = False
+
+    def __enter__(self) -> Self:
+        self.entered = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.entered = False
+
+    async def next(self) -> bytes:
+        said = await self.says.get()
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    def leave(self) -> None:
+        self.says.put_nowait(b"")
+
+
+class Connection:
+    """The server's end of one, as an application sees it."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.over = asyncio.Event()  # the reader has gone, or has all
+
+    async def receive(self) -> Message:
+        await self.over.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        self.sent += [message["body"]] if message["type"] == "http.response.body" else []
+        if message["type"] == "http.response.body" and not message["more_body"]:
+            self.over.set()
+
+
+async def test_a_body_that_fails_fails_its_request_with_its_own_error() -> None:
+    body, connection = Told(), Connection()
+    body.says.put_nowait(ValueError("a defect"))
+    with pytest.raises(ValueError, match="a defect"):
+        await asyncio.wait_for(answered(body, connection), LIMIT)
+    assert (connection.sent, connection.over.is_set(), body.entered) == ([sse.HELLO], False, False)
+
+
+async def test_a_body_that_is_over_ends_its_request() -> None:
+    body, connection = Told(), Connection()
+    for chunk in (b"one", b""):
+        body.says.put_nowait(chunk)
+    await asyncio.wait_for(answered(body, connection), LIMIT)
+    assert (connection.sent, body.entered) == ([sse.HELLO, b"one", b""], False)
+
+
+async def test_a_request_that_is_cancelled_takes_its_writer_along() -> None:
+    body, connection = Told(), Connection()
+    request = asyncio.create_task(answered(body, connection))
+    async with asyncio.timeout(LIMIT):
+        while not connection.sent:
+            await asyncio.sleep(0)
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+    assert (connection.sent, body.entered) == ([sse.HELLO], False)
+
+
+async def answered(body: Told, connection: Connection) -> None:
+    await sse.EventStream(body)({"method": "GET"}, connection.receive, connection.send)

@@ -36,9 +36,9 @@ WHOLE = {
 }
 # What reads all of a record, and says so.
 ASKED_FOR_ALL = {
-    "chains": "verify: the first step of every chain, of which one may have lost its head",
+    "chains": "no more than the first entry of the index behind each server",
     "tools": "no more than the first entry of the index behind each tool",
-    "keys_in_use": "rotation of keys: counted over all that is sealed",
+    "keys_in_use": "a key is missing: how much is sealed with it",
     "untraced": "verify: every approval is held against its trace",
 }
 # Bounded by a partial index of what is open or in force now, whatever is on record.

@@ -187,8 +187,10 @@ def _calls(workspace: str, wanted: TraceFilter, limit: int, place: tuple[int, st
     common = {"workspace": workspace, "since": wanted.since, "at": at, "trace": trace, "limit": limit}
     if wanted.session is not None:
         return _SQL.calls_of_session(**common, session=wanted.session, tool=wanted.tool, agent=wanted.agent)
+    if wanted.tool is not None and wanted.agent is not None:
+        return _SQL.calls_of_agent_tool(**common, tool=wanted.tool, agent=wanted.agent)
     if wanted.tool is not None:
-        return _SQL.calls_of_tool(**common, tool=wanted.tool, agent=wanted.agent)
+        return _SQL.calls_of_tool(**common, tool=wanted.tool)
     if wanted.agent is not None:
         return _SQL.calls_of_agent(**common, agent=wanted.agent)
     return _SQL.calls(**common)

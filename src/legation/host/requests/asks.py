@@ -85,7 +85,7 @@ class PendingQuestions(ABC, Generic[A, V, R]):
     clock: Clock
     limit: float
     changed: Callable[[], None]
-    _open: dict[str, PendingQuestion[A, R]] = field(default_factory=dict, init=False)
+    waiting: dict[str, PendingQuestion[A, R]] = field(default_factory=dict, init=False)  # by their ids
     _telling: TaskSet = field(default_factory=lambda: TaskSet("legation-answers"), init=False)
 
     ended: ClassVar[type[Any]]  # made of an outcome, by whom and why, where nobody who was asked decided
@@ -104,13 +104,9 @@ class PendingQuestions(ABC, Generic[A, V, R]):
     def _told(self, question_id: str, asked: A, verdict: V) -> tuple[Payload, R]:
         """Return what is recorded, and what the agent hears."""
 
-    @property
-    def waiting(self) -> bool:
-        return bool(self._open)
-
     def settle(self, question_id: str, verdict: V) -> bool:
         """Answered by somebody who was not asked by us; False: nobody waits for it."""
-        question = self._open.get(question_id)
+        question = self.waiting.get(question_id)
         if question is None:
             return False
         self._close(question, verdict)
@@ -118,7 +114,7 @@ class PendingQuestions(ABC, Generic[A, V, R]):
 
     def asked(self, question_id: str) -> A | None:
         """Return what waits under that id."""
-        question = self._open.get(question_id)
+        question = self.waiting.get(question_id)
         return None if question is None else question.asked
 
     def cancel_all(self, why: str | None = None) -> None:
@@ -127,7 +123,7 @@ class PendingQuestions(ABC, Generic[A, V, R]):
             over = self.ended("cancelled", "client", "the turn was cancelled or is over")
         else:
             over = self.ended("superseded", "legation", why)
-        for question in list(self._open.values()):
+        for question in list(self.waiting.values()):
             decided = self._decided(question) if question.deciding.done() else over
             # Whoever was asked may have cancelled the turn instead of answering.
             self._close(question, decided if decided.outcome == "cancelled" else over)
@@ -138,14 +134,14 @@ class PendingQuestions(ABC, Generic[A, V, R]):
         """Wait for a decision; what asks was recorded, in its place. Cancelling the answer takes the question back."""
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         deciding, timer = asyncio.create_task(decide), asyncio.create_task(self.clock.sleep(self.limit))
-        question = self._open[question_id] = PendingQuestion(question_id, asked, answer, deciding, timer)
+        question = self.waiting[question_id] = PendingQuestion(question_id, asked, answer, deciding, timer)
         for ending in (deciding, timer, answer):
             ending.add_done_callback(partial(self._on_end, question))
         return answer
 
     def _on_end(self, question: PendingQuestion[A, R], _ended: asyncio.Future[Any]) -> None:
         """Close it by whatever came first: withdrawn, decided, or its time over."""
-        if question.id not in self._open:
+        if question.id not in self.waiting:
             return
         if question.answer.cancelled():
             self._close(question, self._withdrawn())
@@ -168,7 +164,7 @@ class PendingQuestions(ABC, Generic[A, V, R]):
         return self._verdict(question.asked, question.deciding.result())
 
     def _close(self, question: PendingQuestion[A, R], verdict: V) -> None:
-        if self._open.pop(question.id, None) is None:
+        if self.waiting.pop(question.id, None) is None:
             return  # another was first
         question.deciding.cancel()
         question.timer.cancel()

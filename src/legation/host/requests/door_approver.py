@@ -63,7 +63,7 @@ class DoorApprover:
 
     async def decide(self, ask: Ask, judged: Evaluated | None = None) -> Decision:
         try:
-            ruling = await self.rule(ask, judged)
+            ruling = await self._door.decide(self._request(ask), judged)
         except LegationError as error:
             return refusal(error)
         if not ruling.passed or ruling.action.params == ask.action.params:

@@ -177,7 +177,7 @@ class Asking:
         word = _word(answered, ask.options)
         if word is not None:  # else it is left to the inbox: this client does not decide
             self._answering.add(ask.id)
-            record = self._sessions.records.get(answered.by.workspace, session_id)
+            record = await self._sessions.records.get(answered.by.workspace, session_id)
             await self._sessions.approvals.reply(answered.by, record, ask.id, word)
 
     async def _ask_question(self, session_id: str, asked: QuestionAsked) -> None:
@@ -188,7 +188,7 @@ class Asking:
         response = _read(answered, CreateElicitationResponse)
         if response is not None:
             self._answering.add(asked.id)
-            record = self._sessions.records.get(answered.by.workspace, session_id)
+            record = await self._sessions.records.get(answered.by.workspace, session_id)
             self._sessions.approvals.reply_question(answered.by, record, asked.id, response)
 
 

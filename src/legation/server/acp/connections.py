@@ -26,6 +26,7 @@ from legation.server.sessions.clients import SessionClients
 from legation.server.sessions.hosts import WorkspaceHosts
 from legation.server.sessions.service import SessionService
 from legation.store.datafolder import WORK, make_folder
+from legation.store.entries import ByName
 from legation.store.stream import Stream
 from legation.tasks import TaskSet
 from legation.wire.events import Draft
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from legation.server.acp.connection import AcpConnection
 
 MOST_SERVERS: Final = 200  # of one workspace, each with a process
+AT_ONCE: Final = 500  # that are read together, for the list of them
 IDLE: Final = 900.0  # seconds without a reader, a message or a request at work: a client's time to come back
 # Seconds that a new connection waits for the end of one of its name: that one's agent's time.
 END_LIMIT: Final = 15.0
@@ -182,15 +184,16 @@ class AcpConnections:
                 await connection.slot.retire()
 
     async def list(self, workspace: str) -> list[tuple[str, KeptConnection]]:
-        infos = await self._log.streams(workspace)
-        kept = [
-            (info.name.removeprefix(PREFIX), read_kept(info.meta))
-            for info in infos
-            if info.name.startswith(PREFIX)
-            and info.state == "open"
-            and (workspace, info.name.removeprefix(PREFIX)) not in self._ending
-        ]
-        return sorted((name, found) for name, found in kept if found is not None)
+        """The connections that are open, by id."""
+        found: list[tuple[str, KeptConnection]] = []
+        query = ByName(workspace, None, PREFIX, states=("open",))
+        while page := await self._log.page(query, AT_ONCE):
+            for _, info in page:
+                name, kept = info.name.removeprefix(PREFIX), read_kept(info.meta)
+                if kept is not None and (workspace, name) not in self._ending:
+                    found.append((name, kept))
+            query = query.behind(page[-1][0])
+        return found
 
     # Making and ending.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,8 +27,15 @@ from legation.host.endpoint import what_is_wrong
 from legation.host.options import MAX_DIRECTORIES, SessionPlace
 from legation.host.session import Session
 from legation.server.acp.log import SessionFollower, Setup
-from legation.server.sessions.record import SessionRecord, must_be_open, must_be_session_id
+from legation.server.sessions.record import (
+    SessionRecord,
+    SessionRecords,
+    must_be_open,
+    must_be_session_id,
+    was_deleted,
+)
 from legation.server.sessions.service import SessionService
+from legation.store.entries import LastUsed
 from legation.wire import jsontext
 from legation.wire.acp.methods import (
     AuthenticateRequest,
@@ -103,7 +110,7 @@ class AcpMethods:
 
     async def notification(self, method: str, params: bytes) -> None:
         if method == AgentMethod.SESSION_CANCEL:
-            await self._sessions.messages.cancel(self._record(read(params, SessionRequest).session_id))
+            await self._sessions.messages.cancel(await self._record(read(params, SessionRequest).session_id))
         elif not method.startswith("$/") and self._slot.agent_id is not None:
             await self._slot.notify(method, await self._named_by_agent(params))
 
@@ -150,7 +157,7 @@ class AcpMethods:
     async def _load(self, params: bytes, _by: Principal) -> MethodReply:
         """Told from the log, which has all that was ever said; the agent need not tell it again."""
         given = read(params, LoadRequest)
-        place, known = await self._place(given), self._known(given.session_id)
+        place, known = await self._place(given), await self._known(given.session_id)
         if known is None:
             known = await self._sessions.agents.import_session(self._slot, given.session_id, place)
         session = await self._sessions.agents.attach(known, slot=self._slot, place=place, reopens=True)
@@ -158,22 +165,22 @@ class AcpMethods:
 
     async def _resume(self, params: bytes, _by: Principal) -> MethodReply:
         given = read(params, LoadRequest)
-        place, record = await self._place(given), self._record(given.session_id)
+        place, record = await self._place(given), await self._record(given.session_id)
         session = await self._sessions.agents.attach(record, slot=self._slot, place=place, reopens=True)
         return await self._opened(session, SessionFollower.skip)
 
-    def _known(self, session_id: str) -> SessionRecord | None:
+    async def _known(self, session_id: str) -> SessionRecord | None:
         """Find one of this agent's; None where there never was one."""
         must_be_session_id(session_id)
-        if (record := self._sessions.records.find(self._workspace, session_id)) is None:
-            if self._sessions.records.was_deleted(self._workspace, session_id):
-                return self._sessions.records.get(self._workspace, session_id)  # which says so
+        if (record := await self._sessions.records.find(self._workspace, session_id)) is None:
+            if await self._sessions.records.was_deleted(self._workspace, session_id):
+                raise was_deleted(session_id)
             return None
         self._slot.must_be_for(record)
         return record
 
-    def _record(self, session_id: str) -> SessionRecord:
-        record = self._known(session_id)
+    async def _record(self, session_id: str) -> SessionRecord:
+        record = await self._known(session_id)
         if record is None:
             raise NotFound(f"cannot find session {session_id}; check its id")
         return record
@@ -201,12 +208,11 @@ class AcpMethods:
             self._connection.clients.remove(self._workspace, follower.session_id, self._connection)
 
     async def _list(self, params: bytes, _by: Principal) -> MethodReply:
-        records = self._sessions.records.of(self._workspace)
-        mine = (each for each in records if each.details.agent == self._slot.agent)
-        return MethodReply(page_of(mine, read(params, ListSessionsRequest)))
+        given = read(params, ListSessionsRequest)
+        return MethodReply(await page_of(self._sessions.records, self._workspace, self._slot.agent, given))
 
     async def _close(self, params: bytes, by: Principal) -> MethodReply:
-        record = self._record(read(params, SessionRequest).session_id)
+        record = await self._record(read(params, SessionRequest).session_id)
         must_be_open(record, reopens=True)
         await self._sessions.close(by, record, reopens=True)
         return MethodReply({})
@@ -222,7 +228,7 @@ class AcpMethods:
 
     async def _prompt(self, params: bytes, _by: Principal) -> MethodReply:
         given = read(params, Prompt)
-        record = self._record(given.session_id)
+        record = await self._record(given.session_id)
         session = await self._sessions.agents.attach(record, slot=self._slot)
         follower = self._followers.get(session.id)
         if follower is None:  # a client that came back and did not load it
@@ -241,12 +247,12 @@ class AcpMethods:
 
     async def _set_mode(self, params: bytes, _by: Principal) -> MethodReply:
         given = read(params, SetModeRequest)
-        await self._sessions.set_mode(self._record(given.session_id), given.mode_id, self._slot)
+        await self._sessions.set_mode(await self._record(given.session_id), given.mode_id, self._slot)
         return MethodReply({})
 
     async def _set_config_option(self, params: bytes, _by: Principal) -> MethodReply:
         given = read(params, SetConfigOptionRequest)
-        record = self._record(given.session_id)
+        record = await self._record(given.session_id)
         options = await self._sessions.set_option(record, given.config_id, given.value, self._slot)
         return MethodReply(SetConfigOptionResponse(config_options=options))
 
@@ -260,7 +266,8 @@ class AcpMethods:
         given = read_any(params)
         if not isinstance(given, dict) or not isinstance(given.get("sessionId"), str):
             return given
-        session = await self._sessions.agents.attach(self._record(given["sessionId"]), slot=self._slot)
+        record = await self._record(given["sessionId"])
+        session = await self._sessions.agents.attach(record, slot=self._slot)
         return {**given, "sessionId": session.meta.agent_session_id}
 
     # What happens.
@@ -275,7 +282,7 @@ class AcpMethods:
     def _is_new_exit(self, session_id: str) -> bool:
         """Tell whether the client has heard of that exit, which is in the log of every session of the process. Told
         twice is better than not at all."""
-        record = self._sessions.records.find(self._workspace, session_id)
+        record = self._sessions.records.held(self._workspace, session_id)
         exited = record.session.exit if record is not None and record.session is not None else None
         if exited is not None and exited is self._told_exit:
             return False
@@ -295,19 +302,15 @@ class AcpMethods:
 # session/list: the last used first, in pages. INV-P1  A session that nobody uses between two pages is on one of them, once.
 
 
-def page_of(records: Iterable[SessionRecord], given: ListSessionsRequest) -> ListSessionsResponse:
-    """List those that can be loaded, by when they were last used, then by id. What is used between two pages moves to
-    the front, and nothing else moves."""
-    found = {
-        (record.last_used, record.id): record
-        for record in records
-        if (not record.ended or record.meta.reopens) and given.cwd in (None, record.meta.cwd)
-    }
-    after = _read_cursor(given.cursor)
-    rest = sorted((place for place in found if after is None or place < after), reverse=True)
-    page = rest[:PAGE]
-    more = f"{page[-1][0]}.{page[-1][1]}" if len(rest) > PAGE else None
-    return ListSessionsResponse(sessions=tuple(_info(found[each]) for each in page), next_cursor=more)
+async def page_of(
+    records: SessionRecords, workspace: str, agent: str, given: ListSessionsRequest
+) -> ListSessionsResponse:
+    """List those of the agent that can be loaded, by when they were last used, then by id. What is used between two pages
+    moves to the front, and nothing else moves."""
+    query = LastUsed(workspace, _read_cursor(given.cursor), agent=agent, cwd=given.cwd)
+    page, last = await records.listed(query, PAGE, _info)
+    more = None if last is None else f"{last[0]}.{last[1]}"
+    return ListSessionsResponse(sessions=tuple(page), next_cursor=more)
 
 
 def _read_cursor(text: str | None) -> tuple[int, str] | None:

@@ -32,7 +32,7 @@ RETRY_AFTER: Final = 1  # seconds: a guess, a transfer takes as long as its call
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-FoldersOf: TypeAlias = Callable[[str, str], Sequence[Path] | None]
+FoldersOf: TypeAlias = Callable[[str, str], Awaitable[Sequence[Path] | None]]
 """The folders of a session in a workspace, links resolved when it began; None if there is no such session."""
 Confirm: TypeAlias = Callable[[], Awaitable[object]]
 """Asked before what has arrived takes its place: raises if the caller may not any more."""
@@ -119,10 +119,10 @@ class Files:
         self._threads = asyncio.Semaphore(FILE_THREADS)
         self.transfers = Transfers()
 
-    def confinement(self, session_id: str | None, workspace: str) -> Confinement:
+    async def confinement(self, session_id: str | None, workspace: str) -> Confinement:
         if session_id is None:
             return self._roots.everywhere()
-        folders = self._folders_of(session_id, workspace)
+        folders = await self._folders_of(session_id, workspace)
         if folders is None:
             raise NotFound("cannot find the session; list the sessions that there are")
         own = None if self._work is None else self._work / workspace / session_id

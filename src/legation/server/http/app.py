@@ -276,7 +276,12 @@ def write(operation: Operation, result: object) -> Written | Response:
         status, headers, result = result.status or operation.status, _pairs(result.headers), result.body
     else:
         status, headers = operation.status, []
-    body = b"" if result is None and operation.answer is None else _json(result)
+    if result is None and operation.answer is None:
+        return Written(status, headers=headers)
+    try:
+        body = _answer_encoder.encode(result)
+    except UnicodeEncodeError:  # an agent's lone surrogate: it must not make a whole list unreadable
+        body = jsontext.write(result)
     return Written(status, body, headers=headers)
 
 
@@ -302,13 +307,6 @@ def stamp(given: Headers, request_id: str, extra: Headers) -> list[tuple[bytes, 
     ours = [_NO_STORE, _NO_SNIFF, *(_PAGE_HEADERS.items() if _is_page(names) else ())]
     headers += [pair for pair in ours if pair[0] not in names]
     return [*headers, (b"request-id", request_id.encode("ascii")), *extra]
-
-
-def _json(result: object) -> bytes:
-    try:
-        return _answer_encoder.encode(result)
-    except UnicodeEncodeError:  # an agent's lone surrogate: it must not make a whole list unreadable
-        return jsontext.write(result)
 
 
 def _is_page(headers: Mapping[bytes, bytes]) -> bool:
@@ -375,12 +373,6 @@ class RequestState:
     operation: Operation | None = None
     principal: Principal = NOBODY
     status: int = 0
-
-    def summary(self, seconds: float) -> RequestSummary:
-        who = self.principal
-        return RequestSummary(
-            self.request_id, self.method, self.route, self.status, seconds, who.kind, who.id, who.workspace
-        )
 
 
 class RequestMetrics:
@@ -506,7 +498,10 @@ class App:
             seconds = self._clock.monotonic() - started
             self._figures.count(state, seconds)
             if self._on_request is not None:
-                self._on_request(state.summary(seconds))
+                who = (state.principal.kind, state.principal.id, state.principal.workspace)
+                self._on_request(
+                    RequestSummary(state.request_id, state.method, state.route, state.status, seconds, *who)
+                )
 
     async def _handle(
         self, scope: Scope, receive: Receive, headers: Mapping[bytes, bytes], state: RequestState

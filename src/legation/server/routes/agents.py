@@ -112,7 +112,7 @@ async def _info(call: Call, agent: LocalAgent, *, config: bool, again: bool) -> 
         capabilities=_ABILITIES.get(agent.driver, _ALL_ABILITIES),
         version=agent.version,
         path=agent.path,
-        server_status=call.services.sessions.agents.liveness(call.principal.workspace, agent.name),
+        server_status=await call.services.sessions.agents.liveness(call.principal.workspace, agent.name),
         config_options=None if options is None else _config(options, known),
         config_error=None if options is None else options.problem,
         title=agent.title,

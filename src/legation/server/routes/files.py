@@ -36,13 +36,13 @@ async def list_files(call: Call, path: FilePath = ".", session_id: SessionId = N
 
     A relative path begins at the session's folder, or at the first allowed one. What is neither file nor folder is
     listed as a `file`; links are not followed here."""
-    return await call.services.files.run(operations.entries, _where(call, session_id), path)
+    return await call.services.files.run(operations.entries, await _where(call, session_id), path)
 
 
 @routes.get("/v1/fs/stat", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
 async def describe_file(call: Call, path: FilePath, session_id: SessionId = None) -> FsStat:
     """What a path is, how large, and when it was changed."""
-    return await call.services.files.run(operations.describe, _where(call, session_id), path)
+    return await call.services.files.run(operations.describe, await _where(call, session_id), path)
 
 
 @routes.get(
@@ -53,7 +53,7 @@ async def read_file(call: Call, path: FilePath, session_id: SessionId = None) ->
     files = call.services.files
     async with AsyncExitStack() as held:
         held.enter_context(files.transfers.begin(call.principal))
-        file = await files.run(RegularFile, _where(call, session_id), path)
+        file = await files.run(RegularFile, await _where(call, session_id), path)
         held.callback(file.close)
         headers = {"content-type": OCTETS, "content-length": str(file.size)}
         if call.request.method == "HEAD":
@@ -68,7 +68,7 @@ async def write_file(call: Call, path: FilePath, session_id: SessionId = None) -
     """Write a file, whole or not at all; the folders above it are made.
 
     One that is there is replaced and hands on its permissions."""
-    where = _where(call, session_id)
+    where = await _where(call, session_id)
     return await call.services.files.write(
         call.principal, where, path, call.request, Confirmation(call, ACCESS)
     )
@@ -79,7 +79,7 @@ async def delete_file(
     call: Call, path: FilePath, *, recursive: bool = False, session_id: SessionId = None
 ) -> FsDone:
     """Delete a file, a link or an empty folder; with `recursive` a folder and everything in it."""
-    where = _where(call, session_id)
+    where = await _where(call, session_id)
     removed = await call.services.files.run(operations.remove, where, path, recursive=recursive)
     return FsDone(path=printable(removed))
 
@@ -87,7 +87,7 @@ async def delete_file(
 @routes.post("/v1/fs/mkdir", access=ACCESS, errors=(NotFound, Conflict, StorageFailed))
 async def make_folder(call: Call, path: FilePath, session_id: SessionId = None) -> FsDone:
     """Make a folder and those above it; one that is there is fine."""
-    made = await call.services.files.run(operations.make_folder, _where(call, session_id), path)
+    made = await call.services.files.run(operations.make_folder, await _where(call, session_id), path)
     return FsDone(path=printable(made))
 
 
@@ -96,7 +96,7 @@ async def move_file(call: Call, body: FsMove, session_id: SessionId = None) -> F
     """Move or rename a file, a link or a folder; the folders above the new place are made.
 
     Without `overwrite` nothing is ever replaced."""
-    where, overwrite = _where(call, session_id), bool(body.overwrite)
+    where, overwrite = await _where(call, session_id), bool(body.overwrite)
     source, target = await call.services.files.run(
         operations.move, where, body.from_, body.to, overwrite=overwrite
     )
@@ -114,7 +114,7 @@ async def upload_files(call: Call, path: FilePath = ".", session_id: SessionId =
 
     Files and folders only: an archive with a link, a device, an absolute name or `..` is refused where that begins,
     and what was unpacked before it stays."""
-    where = _where(call, session_id)
+    where = await _where(call, session_id)
     return await call.services.files.unpack(
         call.principal, where, path, call.request, Confirmation(call, ACCESS)
     )
@@ -162,5 +162,5 @@ class DownloadResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-def _where(call: Call, session_id: str | None) -> Confinement:
-    return call.services.files.confinement(session_id, call.principal.workspace)
+async def _where(call: Call, session_id: str | None) -> Confinement:
+    return await call.services.files.confinement(session_id, call.principal.workspace)

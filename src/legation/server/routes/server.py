@@ -27,7 +27,7 @@ from legation.settings import Age, Settings, Unusable, config_file
 from legation.store.audit import record
 from legation.store.backup import Written, archive
 from legation.store.secrets.sealer import drop_older_keys, open_key_file, rotate_key_file
-from legation.store.secrets.vault import check_keys, keys_in_use
+from legation.store.secrets.vault import check_keys, keys_named
 from legation.store.sizes import KINDS, growth
 from legation.wire.api.server import (
     USUAL_KINDS,
@@ -153,7 +153,7 @@ async def _rotate_file(services: Services) -> int:
 
 async def _rewrap(services: Services) -> int:
     count = await services.vault.rewrap_all()
-    left = {*await services.database.transact(keys_in_use)} - {services.sealer.current_key_id}
+    left = await services.database.transact(keys_named) - {services.sealer.current_key_id}
     if left:
         raise Conflict(
             f"cannot forget key {', '.join(sorted(left))}: another server still seals with it; restart that one with the "

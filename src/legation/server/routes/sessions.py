@@ -72,8 +72,7 @@ async def list_sessions(call: Call, limit: Limit = None, cursor: Cursor = None) 
 
     `next` is the `cursor` of the page behind, and null at the end; without `limit` and `cursor` it is left out, as in
     sandbox-agent. A session that is there all the time is on one page, once."""
-    found, behind = call.services.sessions.records.page(call.principal.workspace, limit, cursor)
-    sessions = [record.info() for record in found]
+    sessions, behind = await call.services.sessions.records.page(call.principal.workspace, limit, cursor)
     if limit is None and cursor is None:
         return SessionList(sessions=sessions)
     return SessionList(sessions=sessions, next=behind)
@@ -92,7 +91,7 @@ async def create_session(call: Call, id: str, body: NewSession) -> SessionCreate
 @routes.get("/v1/sessions/{id}", access=needs("read"), errors=(NotFound,))
 async def read_session(call: Call, id: str) -> SessionInfo:
     """One session: how it is set, whether a turn runs, how its agent ended if it did."""
-    return _record(call, id).info()
+    return (await _record(call, id)).info()
 
 
 @routes.patch(
@@ -102,7 +101,7 @@ async def read_session(call: Call, id: str) -> SessionInfo:
 )
 async def change_session(call: Call, id: str, body: SessionChange) -> SessionInfo:
     """Change the mode, the model, the variant, the permission mode or the title, also while a turn runs."""
-    return await call.services.sessions.change(call.principal, _record(call, id), body)
+    return await call.services.sessions.change(call.principal, await _record(call, id), body)
 
 
 @routes.post(
@@ -116,7 +115,7 @@ async def send_message(call: Call, id: str, body: NewMessage) -> None:
 
     While a turn runs it waits, and messages are taken in their order. Without a running agent one is started and goes
     on where the session was. A second message with a `messageId` that waits or is played is a conflict."""
-    await call.services.sessions.send(_record(call, id), body)
+    await call.services.sessions.send(await _record(call, id), body)
 
 
 @routes.post(
@@ -129,19 +128,19 @@ async def steer_turn(call: Call, id: str, body: Words) -> None:
     """Say something to the turn that runs, without ending it. Answers when the agent has it.
 
     Without a turn it is a conflict. Few agents take something in meanwhile (Claude Code and Codex do); others get messages in turn."""
-    await call.services.sessions.steer(_record(call, id), body)
+    await call.services.sessions.steer(await _record(call, id), body)
 
 
 @routes.post("/v1/sessions/{id}/cancel", access=needs("operate"), errors=(NotFound, SessionClosed))
 async def cancel_turn(call: Call, id: str) -> None:
     """End the running turn, not the session. Without one nothing happens; messages that wait are taken next."""
-    await call.services.sessions.messages.cancel(_record(call, id))
+    await call.services.sessions.messages.cancel(await _record(call, id))
 
 
 @routes.post("/v1/sessions/{id}/terminate", access=needs("operate"), errors=(NotFound, StorageFailed))
 async def terminate_session(call: Call, id: str) -> None:
     """End the session for good, with every process of its agent. Its events stay. Twice is as once."""
-    await call.services.sessions.close(call.principal, _record(call, id), reopens=False)
+    await call.services.sessions.close(call.principal, await _record(call, id), reopens=False)
 
 
 @routes.delete("/v1/sessions/{id}", access=needs("operate"), errors=(NotFound, PromptInFlight, StorageFailed))
@@ -163,24 +162,25 @@ async def reply_permission(call: Call, id: str, permission: str, body: Permissio
 
     `always` is also a grant for the same tool in this session, which takes a person; what waits there already passes by it."""
     approvals = call.services.sessions.approvals
-    await approvals.reply(call.principal, _record(call, id), permission, body.reply)
+    await approvals.reply(call.principal, await _record(call, id), permission, body.reply)
 
 
 @routes.post("/v1/sessions/{id}/questions/{question}/reply", access=needs("operate"), errors=(NotFound,))
 async def reply_question(call: Call, id: str, question: str, body: QuestionAnswers) -> None:
     """Answer a question of the agent: one list of texts for each field of its form, in their order."""
     approvals = call.services.sessions.approvals
-    approvals.reply_question(call.principal, _record(call, id), question, body.answers)
+    approvals.reply_question(call.principal, await _record(call, id), question, body.answers)
 
 
 @routes.post("/v1/sessions/{id}/questions/{question}/reject", access=needs("operate"), errors=(NotFound,))
 async def reject_question(call: Call, id: str, question: str) -> None:
     """Decline to answer a question of the agent."""
-    call.services.sessions.approvals.reply_question(call.principal, _record(call, id), question, None)
+    approvals = call.services.sessions.approvals
+    approvals.reply_question(call.principal, await _record(call, id), question, None)
 
 
-def _record(call: Call, session_id: str) -> SessionRecord:
-    return call.services.sessions.records.get(call.principal.workspace, session_id)
+async def _record(call: Call, session_id: str) -> SessionRecord:
+    return await call.services.sessions.records.get(call.principal.workspace, session_id)
 
 
 @event_routes.get(
@@ -252,8 +252,8 @@ async def stream_turn(
     if schema != "sandbox-agent":
         judge = await _projected(call, id, "sandbox-agent", include_raw=False)
         judged = TurnCursor(judge, await judge.end())
+    record = await _record(call, id)
     boundary = source.log_head
-    record = call.services.sessions.records.get(call.principal.workspace, id)
     begins = await call.services.sessions.send(record, body)
     credential = credential_of(call, "operate")
     return EventStream(TurnReader(call.services.hub, shown, judged, boundary, begins, credential))
@@ -263,7 +263,7 @@ async def _projected(
     call: Call, session_id: str, schema: Schema, *, include_raw: bool, generation: str | None = None
 ) -> ProjectedSource:
     services, workspace = call.services, call.principal.workspace
-    facts = services.sessions.records.get(workspace, session_id).facts()
+    facts = (await _record(call, session_id)).facts()
     return await project(
         services.hub,
         services.log,

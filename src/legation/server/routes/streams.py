@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
 from typing import Annotated, Final
 
 from msgspec import Meta, Raw
@@ -17,6 +16,7 @@ from legation.server.streaming.multiplex import open_streams, read_position
 from legation.server.streaming.sse import EventStream, as_utf8, first_chunk
 from legation.store import codec
 from legation.store.codec import StreamInfo
+from legation.store.entries import ByName
 from legation.wire.api.shape import Page
 from legation.wire.api.streams import EventLine, StreamSummary
 from legation.wire.events import Event
@@ -39,8 +39,10 @@ async def list_streams(
     call: Call, prefix: str = "", limit: Limit = 100, after: str = ""
 ) -> Page[StreamSummary]:
     """The streams of the workspace, by name."""
-    infos = await call.services.log.streams(call.principal.workspace)
-    return page_of_streams(infos, prefix, limit, after)
+    query = ByName(call.principal.workspace, (0, after) if after else None, prefix)
+    found = await call.services.log.page(query, limit + 1)
+    items = [_summary(info) for _, info in found[:limit]]
+    return Page(items=items, next=items[-1].name if len(found) > limit else None)
 
 
 @routes.get("/v1/streams/{name}/events", access=needs("read"), errors=(NotFound, Conflict))
@@ -103,22 +105,14 @@ def credential_of(call: Call, scope: Scope = "read") -> Credential:
     return Credential((scope, *(request.headers.get(name) for name in named)), holds)
 
 
-def page_of_streams(infos: Sequence[StreamInfo], prefix: str, limit: int, after: str) -> Page[StreamSummary]:
-    found = sorted(
-        (info for info in infos if info.name.startswith(prefix) and info.name > after),
-        key=lambda info: info.name,
+def _summary(info: StreamInfo) -> StreamSummary:
+    return StreamSummary(
+        name=info.name,
+        state="open" if info.state == "open" else "closed",
+        first_seq=info.first_seq,
+        head=info.head,
+        generations=len(info.earlier) + 1,
     )
-    items = [
-        StreamSummary(
-            name=info.name,
-            state="open" if info.state == "open" else "closed",
-            first_seq=info.first_seq,
-            head=info.head,
-            generations=len(info.earlier) + 1,
-        )
-        for info in found[:limit]
-    ]
-    return Page(items=items, next=items[-1].name if len(found) > limit else None)
 
 
 async def page_of_events(source: StreamSource, after: int, limit: int) -> Page[EventLine]:

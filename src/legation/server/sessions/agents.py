@@ -30,6 +30,7 @@ from legation.server.sessions.record import (
     foreign,
     must_be_open,
 )
+from legation.store.entries import LastFailed
 from legation.tasks import TaskSet
 from legation.wire.acp.methods import McpServer
 from legation.wire.api.agents import Liveness
@@ -309,7 +310,7 @@ class SessionAgents:
 
     def _held(self, workspace: str, host: AcpHost, agent_id: str) -> list[tuple[SessionRecord, Session]]:
         found = [each.session_id for each in host.get_sessions() if each.agent_id == agent_id]
-        records = filter(None, (self._records.known(workspace, each) for each in found))
+        records = filter(None, (self._records.held(workspace, each) for each in found))
         return [(record, record.session) for record in records if record.session is not None]
 
     async def _stop_idle(self) -> None:
@@ -322,17 +323,17 @@ class SessionAgents:
                 except LegationError as error:
                     logger.warning("cannot stop an agent that is idle, %s: %s", slot.agent, error.message)
 
-    def liveness(self, workspace: str, agent: str) -> Liveness:
+    async def liveness(self, workspace: str, agent: str) -> Liveness:
         """Describe the processes of an agent. One that sessions share counts once; between its turns an agent may have
         none."""
-        records = [record for record in self._records.of(workspace) if record.details.agent == agent]
-        active = [record for record in records if record.status == "active"]
+        failed = await self._records.first(LastFailed(workspace, agent=agent), _has_failed)
+        active = [record for record in self._records.active(workspace) if record.details.agent == agent]
         processes = set(_processes(active))
-        exits = [record.details.exit for record in records if record.details.exit and not record.ended]
+        exit_ = failed.details.exit if failed is not None else None
         return Liveness(
-            status="running" if active else "error" if exits else "stopped",
+            status="running" if active else "error" if exit_ else "stopped",
             restart_count=self._restarts[workspace, agent],
-            last_error=exits[0].words if exits else None,
+            last_error=exit_.words if exit_ else None,
             uptime_ms=round(max(each.age for each in processes) * 1000) if processes else None,
             processes=len(processes),
         )
@@ -412,17 +413,18 @@ class SessionAgents:
 
     async def import_session(self, slot: AgentSlot, session_id: str, place: SessionPlace) -> SessionRecord:
         """Take over one that only the agent knows. Whoever gives that up may find that it is there, all of it."""
-        with self._records.claim(slot.workspace, session_id), slot.joining():
-            host = await self.hosts.host(slot.workspace)
-            agent_id = (await slot.start()).agent_id
-            details = foreign(slot.agent, self.clock.now_ms())
-            try:
-                await host.resume_or_load(agent_id, session_id, place)
-            except asyncio.CancelledError:
-                if host.get_session(session_id) is not None:
-                    self._made(slot, host.session(session_id), details)
-                raise
-            record = self._made(slot, host.session(session_id), details)
+        async with self._records.claim(slot.workspace, session_id):
+            with slot.joining():
+                host = await self.hosts.host(slot.workspace)
+                agent_id = (await slot.start()).agent_id
+                details = foreign(slot.agent, self.clock.now_ms())
+                try:
+                    await host.resume_or_load(agent_id, session_id, place)
+                except asyncio.CancelledError:
+                    if host.get_session(session_id) is not None:
+                        self._made(slot, host.session(session_id), details)
+                    raise
+                record = self._made(slot, host.session(session_id), details)
         await self._records.save(record, record.details)
         if place.mcp:
             await self.seal(record, place.mcp)
@@ -512,9 +514,9 @@ class SessionAgents:
     async def seal(self, record: SessionRecord, servers: tuple[McpServer, ...]) -> None:
         """Seal them in place of those that it had."""
         former = record.details.sealed
-        await self._secrets.note(record.workspace, former)
+        await self._secrets.note(record.workspace, record.id, former)
         async with self._secrets.sealed(
-            record.workspace, servers, lambda: record.details.sealed is not former
+            record.workspace, record.id, servers, lambda: record.details.sealed is not former
         ) as sealed:
             names = tuple(each.name for each in servers)
             await self._records.save(record, replace(record.details, sealed=sealed, mcp=names))
@@ -572,6 +574,10 @@ def _processes(active: Sequence[SessionRecord]) -> Iterator[Process]:
         if record.session is not None:
             found = (process(pid) for pid in record.session.agent.processes)
             yield from (each for each in found if each is not None and not each.dead)
+
+
+def _has_failed(record: SessionRecord) -> bool:
+    return record.details.exit is not None and not record.ended
 
 
 def _exit_of(session: Session) -> StoredExit | None:

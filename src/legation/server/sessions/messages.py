@@ -77,7 +77,7 @@ class MessageQueue:
         self._begins: dict[tuple[str, str, str], asyncio.Future[int]] = {}
 
     def start(self) -> None:
-        """Go on with what waited when the last server ended."""
+        """Go on with what waited when the last server ended, of the sessions in memory."""
         for record in self._records:
             if record.details.queue and not record.ended:
                 self._work_on(record)
@@ -272,7 +272,7 @@ class MessageQueue:
     # What a server that was killed left.
 
     async def recover(self) -> None:
-        """A turn without its end is ended; a message that no agent has seen waits again."""
+        """A turn without its end is ended; a message that no agent has seen waits again. Of the sessions in memory."""
         for record in self._records:
             begun, prompted = record.details.begun, record.details.prompted
             if (begun is not None or prompted is not None) and not record.ended:

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from bisect import bisect_right, insort
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, cast, dataclass_transform
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast, dataclass_transform
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -29,6 +27,7 @@ from legation.clock import Clock, new_id
 from legation.errors import Conflict, InvalidParams, NotFound, PromptInFlight, SessionClosed, StorageFailed
 from legation.store.codec import StreamInfo
 from legation.store.datafolder import make_folder
+from legation.store.entries import Due, Newest, Place, StreamQuery, entry_of, is_session, told_ms
 from legation.store.log import EventLog
 from legation.store.secrets.vault import Vault
 from legation.wire.acp.methods import McpServer
@@ -168,15 +167,17 @@ def read_details(given: Mapping[str, object] | None) -> Details | None:
         return None
 
 
+T = TypeVar("T")
 Key = tuple[str, str]
 CURSOR: Final = r"^[0-9]{1,15}\.[A-Za-z0-9_.-]{1,128}$"
 # Streams that are no sessions.
 RESERVED: Final = frozenset(
     ("server", "host", "approvals", "traces", "trace", "policy", "runs", "sessions", "processes", "acp")
 )
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
-_OF_SESSIONS: Final = b'"agentSessionId"'  # in their metadata, and of no other stream's: a server without sessions loads no host
+AT_ONCE: Final = (
+    500  # records that are read together, where all are asked for: others have their turn in between
+)
 
 
 def must_be_session_id(text: str) -> str:
@@ -189,9 +190,10 @@ def must_be_session_id(text: str) -> str:
     )
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class SessionRecord:
-    """Session as the server knows it. `session` is the host's, while there is something to keep in memory."""
+    """Session as the server knows it. `session` is the host's, while there is something to keep in memory; then, and
+    while it has a `slot` or a worker, the record is in `used`, which is the owner's: it is not forgotten."""
 
     workspace: str
     id: str
@@ -199,18 +201,62 @@ class SessionRecord:
     details: Details
     stored_head: int = 0
     stored_closed: bool = False
-    session: Session | None = None
-    slot: AgentSlot | None = None  # where its agent runs, or is being started
+    used: set[SessionRecord] = field(default_factory=set)
     prepared: object = None  # the process that was set as the session is
-    working: asyncio.Task[None] | None = None
     cancelling: bool = False  # the turn that is about to begin
     played: bool = False  # the message of the worker is with the agent, or was: once the turn is over, only notes are left
-    folders: list[Path] = field(init=False)  # as they were when the session was made, or the server started
+    _folders: list[Path] | None = None
+    _first_meta: SessionMeta = field(init=False)
+    _session: Session | None = None
+    _slot: AgentSlot | None = None
+    _working: asyncio.Task[None] | None = None
     _lock: asyncio.Lock | None = None
     _changing: asyncio.Lock | None = None
 
     def __post_init__(self) -> None:
-        self.folders = self.stored_meta.folders()
+        self._first_meta = self.stored_meta
+
+    @property
+    def folders(self) -> list[Path]:
+        """As they were when the session was made, or its record was read."""
+        if self._folders is None:
+            self._folders = self._first_meta.folders()
+        return self._folders
+
+    @property
+    def session(self) -> Session | None:
+        return self._session
+
+    @session.setter
+    def session(self, session: Session | None) -> None:
+        self._session = session
+        self.keep_while_used()
+
+    @property
+    def slot(self) -> AgentSlot | None:
+        """Place where its agent runs, or is being started."""
+        return self._slot
+
+    @slot.setter
+    def slot(self, slot: AgentSlot | None) -> None:
+        self._slot = slot
+        self.keep_while_used()
+
+    @property
+    def working(self) -> asyncio.Task[None] | None:
+        """Task that plays its messages, while there are some."""
+        return self._working
+
+    @working.setter
+    def working(self, working: asyncio.Task[None] | None) -> None:
+        self._working = working
+        self.keep_while_used()
+
+    def keep_while_used(self) -> None:
+        if self._session is None and self._slot is None and self._working is None:
+            self.used.discard(self)
+        else:
+            self.used.add(self)
 
     @property
     def meta(self) -> SessionMeta:
@@ -250,7 +296,7 @@ class SessionRecord:
     @property
     def last_used(self) -> int:
         """Time in ms: by us, or as its agent says; 0 where neither knows."""
-        return max(self.details.updated_at, _ms(self.meta.updated_at))
+        return max(self.details.updated_at, told_ms(self.meta.updated_at))
 
     @property
     def at_work(self) -> bool:
@@ -296,16 +342,6 @@ class SessionRecord:
         )
 
 
-def _ms(updated_at: str | None) -> int:
-    try:
-        told = datetime.fromisoformat(updated_at or "")
-        told = told.astimezone(UTC) if told.tzinfo else told.replace(tzinfo=UTC)
-        # Exact: rounded up, the end of 9999 would be no time.
-        return (told - _EPOCH) // timedelta(milliseconds=1)
-    except (ValueError, OverflowError):  # an agent may say anything
-        return 0
-
-
 def was_deleted(session_id: str) -> NotFound:
     return NotFound(
         f"cannot find session {session_id}: it was deleted; start another",
@@ -347,126 +383,168 @@ def is_at_rest(record: SessionRecord, before_ms: int) -> bool:
     return record.status in ("closed", "disconnected") and 0 < used < before_ms and not waits and not held
 
 
-ListPlace = tuple[int, str]
-"""The newest first (so the time in ms below zero), then by id. Neither changes: the last of a page says where the next begins."""
-
-
-def _place(record: SessionRecord) -> ListPlace:
-    return -record.details.created_at, record.id
-
-
 class SessionRecords:
+    """The owner of records. One is read when it is needed, and forgotten when nobody uses it: there are as many in memory as
+    sessions at work.
+
+    INV-R1  Of a session there is one record at a time that can be changed. Whoever has it has the only one, and what it
+            was made of is what the log was given last."""
+
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._known: dict[Key, SessionRecord] = {}
-        self._deleted: set[Key] = set()  # names that are not used again
+        self._known: WeakValueDictionary[Key, SessionRecord] = WeakValueDictionary()
+        self._used: set[SessionRecord] = set()  # by something that has no hold of the record itself
         self._claimed: set[Key] = set()
-        self._order: dict[str, list[ListPlace]] = {}  # of the known ones of each workspace, sorted
-
-    async def load(self, workspaces: Iterable[str]) -> None:
-        """Load those of earlier servers on the same folder."""
-        for workspace in workspaces:
-            self._deleted.update((workspace, name) for name in await self._log.deleted(workspace))
-            for info in await self._log.streams(workspace):
-                if _OF_SESSIONS in info.meta and (workspace, info.name) not in self._known:
-                    self._read(workspace, info)
-
-    def _read(self, workspace: str, info: StreamInfo) -> None:
-        from legation.host.options import read_meta
-
-        meta = read_meta(info.meta)
-        if meta is not None:
-            details = read_details(meta.details) or foreign(meta.agent_definition_id or "", 0)
-            self.add(SessionRecord(workspace, info.name, meta, details, info.head, info.state != "open"))
+        self._made: set[Key] = (
+            set()
+        )  # of those: there was none of that name, and what the log has of it is not all
 
     def __iter__(self) -> Iterator[SessionRecord]:
+        """Those in memory."""
         return iter(list(self._known.values()))
 
-    def known(self, workspace: str, session_id: str) -> SessionRecord | None:
-        """Find it, also one that is being deleted."""
+    async def load(self, workspaces: Iterable[str]) -> list[SessionRecord]:
+        """Return those that the end of the last server may have left half done."""
+        found: list[SessionRecord | None] = []
+        for workspace in workspaces:
+            query: StreamQuery = Due(workspace)
+            while page := await self._log.page(query, AT_ONCE):
+                found += [await self.known(workspace, info.name) for _, info in page]
+                query = query.behind(page[-1][0])
+        return [record for record in found if record is not None]
+
+    def held(self, workspace: str, session_id: str) -> SessionRecord | None:
+        """Find it in memory: one that is used is there."""
         return self._known.get((workspace, session_id))
 
-    def find(self, workspace: str, session_id: str) -> SessionRecord | None:
-        record = self.known(workspace, session_id)
+    async def known(self, workspace: str, session_id: str) -> SessionRecord | None:
+        """Find it, also one that is being deleted; not one that is being made, whose maker brings its record."""
+        if (held := self.held(workspace, session_id)) is not None:
+            return held
+        stream = await self._log.find(session_id, workspace)
+        # From here on nothing is awaited: another may have read it meanwhile, and two would not know of each other's changes.
+        held = self.held(workspace, session_id)
+        if held is not None or stream is None or (workspace, session_id) in self._made:
+            return held
+        record = None if stream.deleted else _read(workspace, stream.info())
+        if record is not None:
+            self.add(record)
+        return record
+
+    async def find(self, workspace: str, session_id: str) -> SessionRecord | None:
+        record = await self.known(workspace, session_id)
         return None if record is None or record.status == "deleted" else record
 
-    def get(self, workspace: str, session_id: str) -> SessionRecord:
-        if (record := self.find(workspace, session_id)) is not None:
+    async def get(self, workspace: str, session_id: str) -> SessionRecord:
+        if (record := await self.find(workspace, session_id)) is not None:
             return record
-        if self.was_deleted(workspace, session_id):
+        if await self.was_deleted(workspace, session_id):
             raise was_deleted(session_id)
         raise NotFound(
             "cannot find the session; list the sessions that there are", {"type": "session_not_found"}
         )
 
-    def was_deleted(self, workspace: str, session_id: str) -> bool:
-        record = self.known(workspace, session_id)
-        return (workspace, session_id) in self._deleted if record is None else record.status == "deleted"
+    async def was_deleted(self, workspace: str, session_id: str) -> bool:
+        if (record := self.held(workspace, session_id)) is not None:
+            return record.status == "deleted"
+        info = await self._log.lookup(session_id, workspace)
+        return info is not None and (info.state == "deleted" or _is_going(info))
 
-    def folders_of(self, session_id: str, workspace: str) -> list[Path] | None:
+    async def folders_of(self, session_id: str, workspace: str) -> list[Path] | None:
         """Return those that it works in; None where there is no such session."""
-        if self.was_deleted(workspace, session_id):
+        if (record := await self.find(workspace, session_id)) is not None:
+            return record.folders
+        if await self.was_deleted(workspace, session_id):
             raise was_deleted(session_id)
-        record = self.find(workspace, session_id)
-        return record.folders if record else None
+        return None
 
-    def of(self, workspace: str) -> list[SessionRecord]:
-        """The newest first."""
-        return list(self._behind(workspace, None))
+    def active(self, workspace: str) -> list[SessionRecord]:
+        """Those that an agent has."""
+        return [each for each in self._used if each.workspace == workspace and each.status == "active"]
 
-    def page(
+    async def page(
         self, workspace: str, limit: int | None, cursor: str | None
-    ) -> tuple[list[SessionRecord], str | None]:
+    ) -> tuple[list[SessionInfo], str | None]:
         """Return as many, the newest first, and the cursor of the page behind them, if there is one. A session has its
         place from its beginning: none is left out, or on two pages."""
         began, _, session_id = cursor.partition(".") if cursor else ("", "", "")  # as `CURSOR` has it
-        rest = self._behind(workspace, (-int(began), session_id) if cursor else None)
-        found = list(islice(rest, limit))
-        more = found and next(rest, None) is not None
-        return found, f"{found[-1].details.created_at}.{found[-1].id}" if more else None
+        query = Newest(workspace, (-int(began), session_id) if cursor else None)
+        found, last = await self.listed(query, limit, SessionRecord.info)
+        return found, None if last is None else f"{-last[0]}.{last[1]}"
 
-    def _behind(self, workspace: str, place: ListPlace | None) -> Iterator[SessionRecord]:
-        order = self._order.get(workspace, [])
-        for _, session_id in order[0 if place is None else bisect_right(order, place) :]:
-            record = self._known[workspace, session_id]
-            if record.status != "deleted":
-                yield record
+    async def listed(
+        self, query: StreamQuery, limit: int | None, show: Callable[[SessionRecord], T]
+    ) -> tuple[list[T], Place | None]:
+        """Return what is to be shown of the first of a list, and the place of the last of them if it is not the end. A record
+        that is not in memory is not taken into it."""
+        found: list[T] = []
+        last: Place | None = None
+        while True:
+            wanted = AT_ONCE if limit is None else min(AT_ONCE, limit + 1 - len(found))
+            page = await self._log.page(query, wanted)
+            for place, info in page:
+                if (record := self._shown(query.workspace, info)) is None:
+                    continue
+                if len(found) == limit:
+                    return found, last
+                found.append(show(record))
+                last = place
+            if len(page) < wanted:
+                return found, None
+            query = query.behind(page[-1][0])
+
+    async def first(
+        self, query: StreamQuery, wanted: Callable[[SessionRecord], bool]
+    ) -> SessionRecord | None:
+        """Return the first of a list that is wanted, to be looked at."""
+        count = 1  # most often it is the first
+        while page := await self._log.page(query, count):
+            shown = (self._shown(query.workspace, info) for _, info in page)
+            if (
+                found := next((each for each in shown if each is not None and wanted(each)), None)
+            ) is not None:
+                return found
+            query, count = query.behind(page[-1][0]), min(2 * count, AT_ONCE)
+        return None
+
+    def _shown(self, workspace: str, info: StreamInfo) -> SessionRecord | None:
+        record = self.held(workspace, info.name)
+        if record is None and (workspace, info.name) not in self._made:
+            record = _read(workspace, info)
+        return None if record is None or record.status == "deleted" else record
 
     def add(self, record: SessionRecord) -> None:
-        key = record.workspace, record.id
-        if (former := self._known.get(key)) is not None:
-            self._order[record.workspace].remove(_place(former))
-        self._known[key] = record
-        insort(self._order.setdefault(record.workspace, []), _place(record))
+        self._known[record.workspace, record.id] = record
+        record.used = self._used
+        record.keep_while_used()
 
     def delete(self, record: SessionRecord) -> None:
-        """Remove its record; its name stays taken."""
-        if self._known.pop((record.workspace, record.id), None) is not None:
-            self._order[record.workspace].remove(_place(record))
-        self._deleted.add((record.workspace, record.id))
+        """Forget it; its name stays taken."""
+        self._known.pop((record.workspace, record.id), None)
 
     def is_claimed(self, workspace: str, session_id: str) -> bool:
         """Tell whether one of that name is being made."""
         return (workspace, session_id) in self._claimed
 
-    @contextmanager
-    def claim(self, workspace: str, session_id: str) -> Iterator[None]:
+    @asynccontextmanager
+    async def claim(self, workspace: str, session_id: str) -> AsyncIterator[None]:
         """While a session of that name is being made, nobody else makes one."""
-        key = workspace, session_id
-        if self.was_deleted(workspace, session_id):
-            raise Conflict(
-                f"cannot create session {session_id}: one of that name was deleted, and no name is used again; choose another",
-                {"type": "session_already_exists"},
-            )
-        if key in self._known or key in self._claimed:
-            raise Conflict(
-                f"cannot create session {session_id}: there is one of that name; choose another",
-                {"type": "session_already_exists"},
-            )
+        key, taken = (workspace, session_id), _taken(session_id, "there is one of that name; choose another")
+        if key in self._claimed:
+            raise taken
         self._claimed.add(key)
         try:
+            if await self.was_deleted(workspace, session_id):
+                raise _taken(
+                    session_id, "one of that name was deleted, and no name is used again; choose another"
+                )
+            info = await self._log.lookup(session_id, workspace)
+            if info is not None and _read(workspace, info) is not None:
+                raise taken
+            self._made.add(key)
             yield
         finally:
+            self._made.discard(key)
             self._claimed.discard(key)
 
     async def save(
@@ -486,11 +564,39 @@ class SessionRecords:
         await stream.set_meta(record.meta.encode(), replaces=stream.meta)
 
 
+def _read(workspace: str, info: StreamInfo) -> SessionRecord | None:
+    """Return None where the log has no session of that name. A server without sessions loads no host for that."""
+    if not is_session(info.meta):
+        return None
+    from legation.host.options import read_meta
+
+    meta = read_meta(info.meta)
+    if meta is None:
+        return None
+    details = read_details(meta.details) or foreign(meta.agent_definition_id or "", 0)
+    return SessionRecord(workspace, info.name, meta, details, info.head, info.state != "open")
+
+
+def _taken(session_id: str, why: str) -> Conflict:
+    return Conflict(f"cannot create session {session_id}: {why}", {"type": "session_already_exists"})
+
+
+def _is_going(info: StreamInfo) -> bool:
+    """Tell whether its deletion has begun: it is gone for everybody."""
+    entry = entry_of(info.meta)
+    return entry is not None and entry.began is None
+
+
 class Owner(NamedTuple):
-    """Owner of secrets in the vault."""
+    """Owner of secrets in the vault, and the session that they are sealed for; None in a note of an earlier release."""
 
     workspace: str
     name: str
+    session: str | None = None
+
+
+IsNamed: TypeAlias = Callable[[str | None, str, str], Awaitable[bool]]
+"""Whether the session, of a workspace, has secrets of that owner on record; without a session, whether any has."""
 
 
 @dataclass(eq=False)
@@ -501,13 +607,13 @@ class SealedServers:
 
     @asynccontextmanager
     async def sealed(
-        self, workspace: str, servers: tuple[McpServer, ...], is_noted: Callable[[], bool]
+        self, workspace: str, session_id: str, servers: tuple[McpServer, ...], is_noted: Callable[[], bool]
     ) -> AsyncIterator[Sealed | None]:
         """While their session is being made, or changed to have them; where it does not, nothing is left of them."""
         if not servers:
             yield None
             return
-        owner = Owner(workspace, new_id("ssn", now_ms=self._clock.now_ms()))
+        owner = Owner(workspace, new_id("ssn", now_ms=self._clock.now_ms()), session_id)
         await asyncio.to_thread(self._note, owner)
         try:
             bundle = await self._vault.put(workspace, owner.name, msgspec.json.encode(servers))
@@ -524,19 +630,19 @@ class SealedServers:
         plain = await self._vault.open_bytes(workspace, sealed.owner, sealed.bundle)
         return msgspec.json.decode(plain, type=tuple[McpServer, ...])
 
-    async def note(self, workspace: str, sealed: Sealed | None) -> None:
+    async def note(self, workspace: str, session_id: str, sealed: Sealed | None) -> None:
         """Others are about to take its place: whatever cuts that off, the next start destroys what no session names."""
         if sealed is not None:
-            await asyncio.to_thread(self._note, Owner(workspace, sealed.owner))
+            await asyncio.to_thread(self._note, Owner(workspace, sealed.owner, session_id))
 
     async def destroy(self, workspace: str, sealed: Sealed | None) -> None:
         if sealed is not None:
             await self._destroy(Owner(workspace, sealed.owner))
 
-    async def recover(self, on_record: Collection[str]) -> None:
-        """Destroy what a killed server left: `on_record` are the owners that sessions name."""
+    async def recover(self, is_named: IsNamed) -> None:
+        """Destroy what a killed server left, and no session names."""
         for owner in await asyncio.to_thread(self.left):
-            if owner.name in on_record:
+            if await is_named(owner.session, owner.workspace, owner.name):
                 await asyncio.to_thread(self._forget, owner)
             else:
                 await self._destroy(owner)
@@ -552,14 +658,16 @@ class SealedServers:
         with suppress(OSError):
             for path in sorted(self._folder.iterdir()):
                 with suppress(OSError, UnicodeDecodeError):
-                    found.append(Owner(path.read_text(), path.name))
+                    workspace, _, session = path.read_text().partition("\n")
+                    found.append(Owner(workspace, path.name, session or None))
         return found
 
     def _note(self, owner: Owner) -> None:
         """Note it, before anything is sealed for it."""
         try:
             make_folder(self._folder)
-            (self._folder / owner.name).write_text(owner.workspace)
+            said = owner.workspace if owner.session is None else f"{owner.workspace}\n{owner.session}"
+            (self._folder / owner.name).write_text(said)
         except OSError as error:
             raise StorageFailed(
                 f"cannot note in {self._folder} what is about to be sealed: {error.strerror}; mend that"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
@@ -39,6 +40,7 @@ from legation.server.sessions.record import (
 from legation.store import audit
 from legation.store.database.transaction import Queries, Transaction, rows
 from legation.store.datafolder import DISCARDED, WORK, make_folder
+from legation.store.entries import Newest, WorkingIn
 from legation.store.secrets.sealer import is_plain
 from legation.store.secrets.vault import Vault
 from legation.tasks import TaskSet
@@ -87,33 +89,46 @@ class SessionService:
         self._ending = TaskSet("legation-session-end")
 
     async def __aenter__(self) -> Self:
-        await self.load()
+        left = await self._left()
         await self.messages.recover()
-        await self._recover_ended()
+        await self._secrets.recover(self._names)
+        await self._recover_ended(left)
         self.messages.start()
         self.agents.start()
         return self
 
-    async def load(self) -> None:
-        """Load what the log has of sessions and this server does not know yet."""
-        await self.records.load(await self._database.read(_workspaces))
+    async def _left(self) -> Mapping[SessionRecord, bool]:
+        """Load what the end of the last server may have left half done, and nothing else: whether each has grants of its
+        own."""
+        workspaces = await self._database.read(_workspaces)
+        left = dict.fromkeys(await self.records.load(workspaces), False)
+        for workspace, session_id in await self.approvals.sessions_with_grants(workspaces):
+            info = await self._hosts.log.lookup(session_id, workspace)
+            if info is not None and info.state == "closed":  # such grants end with their session
+                record = await self.records.known(workspace, session_id)
+                left |= {} if record is None else {record: True}
+        return left
 
-    async def _recover_ended(self) -> None:
+    async def _names(self, session_id: str | None, workspace: str, owner: str) -> bool:
+        """Tell whether a session has secrets of that owner: the one that they were sealed for, if that is known."""
+        if session_id is not None:
+            record = await self.records.known(workspace, session_id)
+            return record is not None and _is_of(owner, record)
+        # An earlier release noted no session: any may be it.
+        return await self.records.first(Newest(workspace), partial(_is_of, owner)) is not None
+
+    async def _recover_ended(self, left: Mapping[SessionRecord, bool]) -> None:
         """End what a killed server was making, or ending."""
-        named = {record.details.sealed.owner for record in self.records if record.details.sealed}
-        await self._secrets.recover(named)
-        granted = await self.approvals.sessions_with_grants(await self._database.read(_workspaces))
-        for record in self.records:
+        for record, has_grants in left.items():
             if record.details.deletion is not None:
                 try:
                     await self._delete(record)
                 except LegationError as error:  # nobody sees the session, and the next start tries again
                     logger.warning("cannot remove all of a deleted session, %s: %s", record.id, error.message)
                 continue
-            has_grants = (record.workspace, record.id) in granted
             details = record.details
-            left = details.sealed or details.grant or has_grants or details.queue or details.begun
-            if record.ended and left:
+            entrusted = details.sealed or details.grant or has_grants or details.queue or details.begun
+            if record.ended and entrusted:
                 self.messages.drop(record)
                 await self._settle(_host_of(record.workspace), record, details.updated_at)
             elif half_given(record.details):
@@ -145,7 +160,7 @@ class SessionService:
                 "cannot fork one session and continue another; give `fork` or `continues`",
                 {"path": "$.continues"},
             )
-        with self.records.claim(by.workspace, session_id):
+        async with self.records.claim(by.workspace, session_id):
             record = await self._create(by.workspace, session_id, new, slot, place)
         await self.approvals.give_mode(by, record, new.permission_mode or "default")
         return record
@@ -164,8 +179,8 @@ class SessionService:
 
         servers = given.mcp if given else servers_of(new.mcp)
         agent = (await self._hosts.launcher.entry(new.agent)).name
-        former = self._forked(workspace, agent, new.fork)
-        continued = None if new.continues is None else self.records.get(workspace, new.continues)
+        former = await self._forked(workspace, agent, new.fork)
+        continued = None if new.continues is None else await self.records.get(workspace, new.continues)
         if continued is not None and continued.details.agent == agent:
             new = _set_as(new, continued.details)
             if new.mcp is None:
@@ -179,24 +194,24 @@ class SessionService:
             skills = await put_in_place(new.skills, Path(place.cwd), self.folder_of, self._hosts.forbidden)
             details = self._details(new, agent, skills, servers)
             async with self._secrets.sealed(
-                workspace, servers, lambda: self.records.known(workspace, session_id) is not None
+                workspace, session_id, servers, lambda: self.records.held(workspace, session_id) is not None
             ) as sealed:
                 details = replace(details, sealed=sealed)
                 forks = former.meta.agent_session_id if former else None
                 record = await self.agents.create(workspace, session_id, new, details, place, slot, forks)
         except BaseException:
             # With the skills that were put there: the name may be another's next.
-            if own is not None and self.records.known(workspace, session_id) is None:
+            if own is not None and self.records.held(workspace, session_id) is None:
                 await asyncio.shield(asyncio.to_thread(rmtree, own, ignore_errors=True))
             raise
         if continued is not None:
             await self.records.save(continued, replace(continued.details, continued_by=session_id))
         return record
 
-    def _forked(self, workspace: str, agent: str, session_id: str | None) -> SessionRecord | None:
+    async def _forked(self, workspace: str, agent: str, session_id: str | None) -> SessionRecord | None:
         if session_id is None:
             return None
-        former = self.records.get(workspace, session_id)
+        former = await self.records.get(workspace, session_id)
         if former.details.agent != agent:
             raise InvalidParams(
                 f"cannot fork session {session_id} for {agent}: it is of {former.details.agent}; name that agent",
@@ -369,21 +384,30 @@ class SessionService:
     async def delete(self, by: Principal, session_id: str, *, slot: AgentSlot | None = None) -> None:
         """Delete all that was recorded of it; its name is not used again. `slot` is that of the client of ACP that
         deletes it: its agent stays."""
-        record = self.records.known(by.workspace, session_id)  # also one whose deletion was cut off
+        record = await self.records.known(by.workspace, session_id)  # also one whose deletion was cut off
         if record is None:
-            record = self.records.get(by.workspace, session_id)
+            record = await self.records.get(by.workspace, session_id)
         if slot is not None:
             slot.must_be_for(record)
         await self._ending.run(self._mark_and_delete(by, record, slot))
 
-    async def at_rest(self, workspace: str, before_ms: int) -> list[SessionRecord]:
-        """List those that ended, or were used last, before a time: nothing runs or waits in them, and nobody is asked."""
+    async def at_rest(self, workspace: str, before_ms: int, *, over: bool = False) -> list[str]:
+        """List those that ended, or were used last, before a time: nothing runs or waits in them, and nobody is asked. With
+        `over`, only those that never go on."""
         asking = await self._asking(workspace)
-        found = self.records.of(workspace)
-        return [each for each in found if is_at_rest(each, before_ms) and each.id not in asking]
 
-    async def delete_at_rest(self, by: Principal, record: SessionRecord, before_ms: int) -> bool:
+        def named(record: SessionRecord) -> str | None:
+            goes = is_at_rest(record, before_ms) and (not over or _is_over(record))
+            return record.id if goes and record.id not in asking else None
+
+        found, _ = await self.records.listed(Newest(workspace), None, named)
+        return [each for each in found if each is not None]
+
+    async def delete_at_rest(self, by: Principal, session_id: str, before_ms: int) -> bool:
         """Delete one as `delete` does, unless it is used again by now; tell whether it was."""
+        record = await self.records.find(by.workspace, session_id)
+        if record is None:
+            return False
         try:
             await self._ending.run(self._mark_and_delete(by, record, None, before_ms))
         except (NotFound, Conflict):
@@ -396,30 +420,28 @@ class SessionService:
 
     async def folders_at_rest(self, workspace: str, before_ms: int) -> list[Path]:
         """List folders made for sessions that ended before a time, or that have no session, and that no other works in."""
-        ended = {each.id for each in await self.at_rest(workspace, before_ms) if _is_over(each)}
+        ended = {*await self.at_rest(workspace, before_ms, over=True)}
         work = Path(await asyncio.to_thread(os.path.realpath, self._data_dir / WORK / workspace))
         found = []
         for name, changed in await asyncio.to_thread(_folders_in, work):
-            record = self.records.find(workspace, name)
-            goes = name in ended if record is not None else changed < before_ms
-            if (
-                goes
-                and not self._is_used(work / name, record)
-                and not self.records.is_claimed(workspace, name)
-            ):
+            there = name in ended or await self.records.find(workspace, name) is not None
+            goes = name in ended if there else changed < before_ms
+            if not goes or self.records.is_claimed(workspace, name):
+                continue
+            if not await self._is_used(work / name, (workspace, name)):
                 found.append(work / name)
         return found
 
     async def remove_folder_at_rest(self, workspace: str, folder: Path, before_ms: int) -> bool:
         """Remove one of those, at once for everybody; tell whether it was still at rest."""
-        record = self.records.find(workspace, folder.name)
+        record = await self.records.find(workspace, folder.name)
         if record is not None and not (_is_over(record) and is_at_rest(record, before_ms)):
             return False
-        if record is not None or self.records.was_deleted(workspace, folder.name):
+        if record is not None or await self.records.was_deleted(workspace, folder.name):
             await asyncio.to_thread(self._discard, folder)
             return True
         try:
-            with self.records.claim(workspace, folder.name):  # nobody begins to work there now
+            async with self.records.claim(workspace, folder.name):  # nobody begins to work there now
                 await asyncio.to_thread(self._discard, folder)
         except Conflict:
             return False
@@ -445,7 +467,7 @@ class SessionService:
         self, by: Principal, record: SessionRecord, slot: AgentSlot | None, before_ms: int | None = None
     ) -> None:
         async with record.changing:
-            if self.records.known(record.workspace, record.id) is not record:
+            if self.records.held(record.workspace, record.id) is not record:
                 raise was_deleted(record.id)  # by whoever was before us
             if before_ms is not None:
                 asked = record.id in await self._asking(record.workspace)
@@ -511,17 +533,20 @@ class SessionService:
         """Remove one that was made for it, and that no other session works in: it is served with a session alone."""
         folder = Path(record.meta.cwd)
         work = await asyncio.to_thread(os.path.realpath, self._data_dir / WORK / record.workspace)
-        if folder.parent == Path(work) and not self._is_used(folder, record):
+        if folder.parent == Path(work) and not await self._is_used(folder, (record.workspace, record.id)):
             await asyncio.to_thread(_remove, folder)
 
-    def _is_used(self, folder: Path, record: SessionRecord | None) -> bool:
-        """Tell whether a session other than that works there, or below."""
-        return any(
-            each.is_relative_to(folder)
-            for other in self.records
-            if other is not record and other.status != "deleted"
-            for each in other.folders
-        )
+    async def _is_used(self, folder: Path, besides: tuple[str, str]) -> bool:
+        """Tell whether a session other than that one works there, or below."""
+
+        def works_there(other: SessionRecord) -> bool:
+            itself = (other.workspace, other.id) == besides
+            return not itself and any(each.is_relative_to(folder) for each in other.folders)
+
+        for workspace in await self._database.read(_workspaces):
+            if await self.records.first(WorkingIn(workspace, folder=str(folder)), works_there) is not None:
+                return True
+        return False
 
 
 def _remove(folder: Path) -> None:
@@ -572,6 +597,10 @@ def _plain(session_id: str) -> str:
 def _host_of(workspace: str, kind: str = "process", name: str = "host", via: str | None = None) -> Principal:
     """Return who ends what nobody's credential ended here."""
     return Principal(kind=kind, id=name, workspace=workspace, scopes=frozenset(), level=0, via=via)
+
+
+def _is_of(owner: str, record: SessionRecord) -> bool:
+    return record.details.sealed is not None and record.details.sealed.owner == owner
 
 
 def _workspaces() -> Transaction[list[str]]:

@@ -46,19 +46,13 @@ from legation.wire.universal.shapes import STRIDE, SessionFacts
 
 
 def row(emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool) -> ProjectedRow:
-    """Make its row, with its JSON; `framed_row` is for a live body."""
+    """Make its row, with its JSON; `framed` makes one of a live body of it."""
     number, type_ = emitted.sequence, getattr(emitted, "type", "")
     parts = emitted.apart(include_raw)
     if parts:
         start, text, *rest = parts
         return ProjectedRow(number, cause.at, type_, start, text, cause=cause.seq, rest=tuple(rest))
     return ProjectedRow(number, cause.at, type_, emitted.encode(include_raw), cause=cause.seq)
-
-
-def framed_row(
-    emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool
-) -> ProjectedRow:
-    return framed(row(emitted, cause, include_raw=include_raw))
 
 
 BEYOND: Final = 2**62  # above all numbers
@@ -350,7 +344,7 @@ class ProjectedSource(DerivedSource):
                 at += len(rows)
             else:
                 event = events[at]
-                rows = [framed_row(each, event, include_raw=include_raw) for each in fold.feed(event)]
+                rows = [framed(row(each, event, include_raw=include_raw)) for each in fold.feed(event)]
                 at += 1
             self._tail += rows
             self._tail_bytes += sum([len(each.raw) + len(each.native) for each in rows])

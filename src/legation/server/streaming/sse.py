@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from legation.server.http.app import StampedSend
 from legation.server.http.request import until_disconnected
 from legation.store import codec
 from legation.wire.events import Event
@@ -29,6 +29,7 @@ CHUNK_BYTES: Final = 512 * 1024
 LONG_CHUNK: Final = 4 * 1024 * 1024  # an event may be as long as an agent's line, and is sent in pieces then
 _AROUND: Final = 96  # bytes of a frame besides the agent's own: number, time, type
 
+_LAST: Final = {"type": "http.response.body", "body": b"", "more_body": False}
 _HEADERS: Final = {
     "content-type": "text/event-stream",
     "cache-control": "no-store",
@@ -130,7 +131,9 @@ class SseBody(Protocol):
 
 
 class EventStream(Response):
-    """Send a body until it is over or its reader has gone. Bare ASGI: one task that listens, none per event."""
+    """Send a body until it is over or its reader has gone. Bare ASGI: one task that writes, none per event.
+
+    The request's own task listens: chunks wake the writer alone, and nobody through whom the request came."""
 
     def __init__(self, body: SseBody) -> None:
         self.status_code = 200
@@ -140,22 +143,31 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        if scope["method"] != "HEAD":
+        if isinstance(send, StampedSend):
+            send = send.send  # the headers are out: what follows is nobody's to look at
+        if scope["method"] == "HEAD":
+            await send(_LAST)
+            return
+        try:
             with self._body as body:
-                listener = asyncio.create_task(_leave_with_the_reader(receive, body))
-                try:
-                    chunk = HELLO
-                    while chunk:
-                        if len(chunk) > LONG_CHUNK:
-                            await _send_in_pieces(chunk, send)
-                        else:
-                            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                        chunk = await body.next()
-                finally:
-                    listener.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await listener
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(_write(body, send))
+                    # Also when the last of the body was sent. An idle reader's end is heard at once, not at the next event.
+                    await until_disconnected(receive)
+                    body.leave()
+        except BaseExceptionGroup as failed:  # of the one task
+            raise failed.exceptions[0] from None
+
+
+async def _write(body: SseBody, send: Send) -> None:
+    chunk = HELLO
+    while chunk:
+        if len(chunk) > LONG_CHUNK:
+            await _send_in_pieces(chunk, send)
+        else:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        chunk = await body.next()
+    await send(_LAST)
 
 
 async def _send_in_pieces(chunk: bytes, send: Send) -> None:
@@ -163,9 +175,3 @@ async def _send_in_pieces(chunk: bytes, send: Send) -> None:
         piece = chunk[start : start + CHUNK_BYTES]
         await send({"type": "http.response.body", "body": piece, "more_body": True})
         await asyncio.sleep(0)  # what is copied for it must hold up nobody
-
-
-async def _leave_with_the_reader(receive: Receive, body: SseBody) -> None:
-    """Hear of an idle reader's end at once, not at the next event."""
-    await until_disconnected(receive)
-    body.leave()

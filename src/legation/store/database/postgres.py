@@ -121,7 +121,13 @@ class PostgresDatabase:
                 max_size=_POOL,
                 timeout=CONNECT_LIMIT,
                 command_timeout=COMMAND_LIMIT,
-                server_settings={"search_path": SCHEMA, "application_name": "legation"},
+                server_settings={
+                    "search_path": SCHEMA,
+                    "application_name": "legation",
+                    # A page is in the order of the one index that has all it is asked for. Sorting what an index with a
+                    # part of it finds is for Postgres as good, until that part is most of the record.
+                    "enable_incremental_sort": "off",
+                },
             )
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
             raise StorageFailed(

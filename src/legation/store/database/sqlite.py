@@ -1,9 +1,11 @@
-"""The database of one machine: SQLite, one writer thread that commits whatever waits as one unit.
+"""The database of one machine: SQLite, one writer thread that commits whatever waits as one unit, and a few readers.
 
 Each transaction of such a group runs in a savepoint of its own, so that one that fails takes nothing along;
 callers hear of it only when the group is on the disk.
 
 Files have a write-ahead log, are durable at every commit, and private to their owner.
+
+A read takes its view when it begins, after all that was acknowledged before; a long one keeps none but its own reader.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar
@@ -98,6 +100,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 MAX_GROUP: Final = 256  # transactions in one commit
+READERS: Final = 4  # reads at once; each has a thread, and a connection with up to 2 MB of pages
 FAILED_REST: Final = 10.0  # seconds after a failure: a small write may fit where a real one did not
 _MEMORY: Final = "the database in memory"
 _TOUCH: Final = Query("touch", "update migration set name = name", "", ())  # the least that needs the disk
@@ -130,16 +133,20 @@ class SqliteDatabase:
         self._lock = FolderLock(path.with_name(path.name + ".lock"))
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._connections: list[sqlite3.Connection] = []
+        # For each reader its connection, made when it is first needed. The last one used has the warmest pages.
+        self._slots: queue.LifoQueue[sqlite3.Connection | None] = queue.LifoQueue()
+        self._scrubbing = threading.Lock()
         self._open = False
         self._failed_at: float | None = None  # when the last group was not taken
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._readers = ThreadPoolExecutor(1, "legation-db-reader")
+        self._readers = ThreadPoolExecutor(READERS, "legation-db-reader")
+        for _ in range(READERS):
+            self._slots.put(None)
         try:
             self._lock.acquire()
-            self._writer, self._reader = self._connect(), self._connect()
-            self._reader.execute("pragma query_only = on")
+            self._writer = self._connect()
             self._file = SameFile(self.path)
         except (sqlite3.Error, OSError) as error:
             self._release()
@@ -158,7 +165,7 @@ class SqliteDatabase:
         try:
             await in_thread(self._thread.join)
         finally:
-            self._readers.shutdown()
+            await in_thread(self._readers.shutdown)
             self._release()
 
     def _connect(self) -> sqlite3.Connection:
@@ -192,11 +199,15 @@ class SqliteDatabase:
 
     async def scrub(self) -> None:
         self._must_be_open()
-        await self._loop.run_in_executor(self._readers, self._scrub)  # no read of ours is under way there
+        await self._loop.run_in_executor(self._readers, self._scrub)
 
     def _scrub(self) -> None:
-        with _storage(self.path), closing(connect(self.path)) as connection:
-            (busy, *_) = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+        # The log is emptied where nobody reads: those that read are waited for, and those that come wait.
+        with self._scrubbing, ExitStack() as slots:
+            for _ in range(READERS):
+                slots.callback(self._slots.put, self._slots.get())
+            with _storage(self.path), closing(connect(self.path)) as connection:
+                (busy, *_) = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
         if busy:
             _log.warning("cannot empty the write-ahead log of %s now: another process reads it", self.path)
 
@@ -214,8 +225,8 @@ class SqliteDatabase:
         return await self._loop.run_in_executor(self._readers, self._migrate)
 
     def _version(self) -> int:
-        with _storage(self.path):
-            return _version(self._reader)
+        with _storage(self.path), self._reader() as connection:
+            return _version(connection)
 
     def _migrate(self) -> list[Migration]:
         version = self._version()
@@ -227,15 +238,32 @@ class SqliteDatabase:
         with _storage(self.path), closing(connect(self.path)) as connection:
             return _migrated(connection, version, self._clock)
 
-    # The reader thread.
+    # The reader threads.
 
     def _read(self, work: Callable[[], Transaction[T]]) -> T:
-        with _storage(self.path):
-            self._reader.execute("begin")
+        with _storage(self.path), self._reader() as connection:
+            return _drive(work(), connection)
+
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection for one view."""
+        connection = self._slots.get()  # there are as many as threads: it waits for scrubbing alone
+        try:
+            if connection is None:
+                connection = self._connect()
+                connection.execute("pragma query_only = on")
+            connection.execute("begin")
             try:
-                return _drive(work(), self._reader)
+                yield connection
             finally:
-                self._reader.execute("rollback")
+                if connection.in_transaction:  # a failing disk may have ended it
+                    connection.execute("rollback")
+        finally:
+            if connection is not None and connection.in_transaction:  # it would show its old view for ever
+                self._connections.remove(connection)
+                connection.close()
+                connection = None
+            self._slots.put(connection)
 
     # The writer thread.
 

@@ -57,9 +57,6 @@ class Key:
     id: str
     secret: Secret
 
-    def reveal(self) -> bytes:
-        return key_bytes(self.secret)
-
 
 @dataclass(frozen=True, slots=True)
 class KeyRing:
@@ -378,7 +375,7 @@ class Sealer:
         current = self._ring.current
         binding = _binding("key", bound)
         return WrappedKey(
-            current.id, FORMAT + _encrypt(_cipher(current.reveal()), self._random, key, binding)
+            current.id, FORMAT + _encrypt(_cipher(key_bytes(current.secret)), self._random, key, binding)
         )
 
     def _unwrap(self, wrapped: WrappedKey, bound: Sequence[str]) -> bytes:
@@ -391,12 +388,14 @@ class Sealer:
             )
         if wrapped.wrapped_key[:1] != FORMAT:
             raise _unopened()
-        return _decrypt(_cipher(key.reveal()), memoryview(wrapped.wrapped_key)[1:], _binding("key", bound))
+        return _decrypt(
+            _cipher(key_bytes(key.secret)), memoryview(wrapped.wrapped_key)[1:], _binding("key", bound)
+        )
 
 
 def check_value(key: Key) -> bytes:
     """Stored beside sealed values, so that a start with another key is noticed before anything is sealed."""
-    return derive(key.reveal(), "vault key check")
+    return derive(key_bytes(key.secret), "vault key check")
 
 
 def matches(key: Key, value: bytes) -> bool:

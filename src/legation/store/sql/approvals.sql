@@ -139,6 +139,10 @@ with recursive found (tool) as (
   from found where found.tool is not null
 ) select tool from found where tool is not null;
 
+-- Pages. What they are asked for is compared as one row, and ordered by all of it, although most of it is the same in
+-- every row: only the index that has just this then fits. Postgres would else go through the newest of all kinds, and
+-- where there are none of that kind among them, through the whole record.
+
 -- name: pending_page [sqlite]
 -- The oldest first: they are the most urgent. `tools` is null, or the names to choose from.
 select * from approval
@@ -150,39 +154,70 @@ order by id limit :limit;
 -- name: pending_page [postgres]
 -- The oldest first: they are the most urgent. `tools` is null, or the names to choose from.
 select * from approval
-where workspace_id = :workspace and status = 'pending' and id > :after and expires_at > :now
-and (cast(:agent as text) is null or agent = :agent)
+where workspace_id = :workspace and (status, id) > ('pending', :after) and status <= 'pending'
+and expires_at > :now and (cast(:agent as text) is null or agent = :agent)
 and (cast(:tools as text) is null or tool = any (array(select json_array_elements_text(cast(:tools as json)))))
-order by id limit :limit;
+order by status, id limit :limit;
 
--- name: status_page [sqlite]
+-- name: status_page
 -- Of any other status, the newest first.
 select * from approval
-where workspace_id = :workspace and status = :status and id < :after
-and (:agent is null or agent = :agent)
-and (:tools is null or tool in (select value from json_each(:tools)))
-order by id desc limit :limit;
+where workspace_id = :workspace and (status, id) < (:status, :after) and (status, id) > (:status, '')
+order by status desc, id desc limit :limit;
 
--- name: status_page [postgres]
--- Of any other status, the newest first.
-select * from approval
-where workspace_id = :workspace and status = :status and id < :after
-and (cast(:agent as text) is null or agent = :agent)
-and (cast(:tools as text) is null or tool = any (array(select json_array_elements_text(cast(:tools as json)))))
-order by id desc limit :limit;
-
--- name: page [sqlite]
+-- name: page
 -- Of every status, the newest first.
-select * from approval
-where workspace_id = :workspace and id < :after
-and (:agent is null or agent = :agent)
-and (:tools is null or tool in (select value from json_each(:tools)))
-order by id desc limit :limit;
+select * from approval where workspace_id = :workspace and id < :after order by id desc limit :limit;
 
--- name: page [postgres]
--- Of every status, the newest first.
-select * from approval
-where workspace_id = :workspace and id < :after
-and (cast(:agent as text) is null or agent = :agent)
-and (cast(:tools as text) is null or tool = any (array(select json_array_elements_text(cast(:tools as json)))))
-order by id desc limit :limit;
+-- name: page_of_agent [sqlite]
+-- One agent's, of some statuses, the newest first: no more than a page of each status is looked at.
+select approval.* from json_each(:statuses) as s cross join approval on approval.id in (
+  select id from approval
+  where workspace_id = :workspace and agent = :agent and status = s.value and id < :after
+  order by id desc limit :limit
+) order by approval.id desc limit :limit;
+
+-- name: page_of_agent [postgres]
+-- One agent's, of some statuses, the newest first: no more than a page of each status is looked at.
+select found.* from json_array_elements_text(cast(:statuses as json)) as s (value) cross join lateral (
+  select * from approval
+  where workspace_id = :workspace
+  and (agent, status, id) < (:agent, s.value, :after) and (agent, status, id) > (:agent, s.value, '')
+  order by agent desc, status desc, id desc limit :limit
+) as found order by found.id desc limit :limit;
+
+-- name: page_of_tools [sqlite]
+-- The same of some tools.
+select approval.* from json_each(:statuses) as s cross join json_each(:tools) as t cross join approval on approval.id in (
+  select id from approval
+  where workspace_id = :workspace and tool = t.value and status = s.value and id < :after
+  order by id desc limit :limit
+) order by approval.id desc limit :limit;
+
+-- name: page_of_tools [postgres]
+-- The same of some tools.
+select found.* from json_array_elements_text(cast(:statuses as json)) as s (value)
+cross join json_array_elements_text(cast(:tools as json)) as t (value) cross join lateral (
+  select * from approval
+  where workspace_id = :workspace
+  and (tool, status, id) < (t.value, s.value, :after) and (tool, status, id) > (t.value, s.value, '')
+  order by tool desc, status desc, id desc limit :limit
+) as found order by found.id desc limit :limit;
+
+-- name: page_of_agent_tools [sqlite]
+-- The same of some tools that one agent called.
+select approval.* from json_each(:statuses) as s cross join json_each(:tools) as t cross join approval on approval.id in (
+  select id from approval
+  where workspace_id = :workspace and agent = :agent and tool = t.value and status = s.value and id < :after
+  order by id desc limit :limit
+) order by approval.id desc limit :limit;
+
+-- name: page_of_agent_tools [postgres]
+-- The same of some tools that one agent called.
+select found.* from json_array_elements_text(cast(:statuses as json)) as s (value)
+cross join json_array_elements_text(cast(:tools as json)) as t (value) cross join lateral (
+  select * from approval
+  where workspace_id = :workspace and (agent, tool, status, id) < (:agent, t.value, s.value, :after)
+  and (agent, tool, status, id) > (:agent, t.value, s.value, '')
+  order by agent desc, tool desc, status desc, id desc limit :limit
+) as found order by found.id desc limit :limit;

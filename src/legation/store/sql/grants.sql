@@ -12,10 +12,13 @@ select * from approval_grant
 where workspace_id = :workspace and revoked_at is null and expires_at > :now order by id;
 
 -- name: live_for
--- The same of what may cover a call in a session, or in none: other sessions have many of their own.
+-- The same of what may cover a call in a session, or in none: other sessions have many of their own. In no order: for
+-- one by id SQLite would go through all that was ever granted.
 select * from approval_grant
-where workspace_id = :workspace and revoked_at is null and expires_at > :now
-and (session_id is null or session_id = cast(:session as text)) order by id;
+where workspace_id = :workspace and revoked_at is null and session_id is null and expires_at > :now
+union all
+select * from approval_grant
+where workspace_id = :workspace and revoked_at is null and session_id = cast(:session as text) and expires_at > :now;
 
 -- name: live_ids [sqlite]
 -- The same of several workspaces, without what they say.

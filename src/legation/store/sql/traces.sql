@@ -181,14 +181,17 @@ where workspace_id = :workspace and not exists (
 select coalesce(max(seq), 0) as seq from trace_step where workspace_id = :workspace and server = :server;
 
 -- name: chains
--- The servers that have a chain in a workspace, also one whose head was removed: one step through the index for each.
+-- The servers that have a chain in a workspace, also one whose head was removed: one step through the index for each,
+-- however long it is.
 with recursive found (server) as (
   select min(server) from trace_step where workspace_id = :workspace
   union all
-  select (select min(server) from trace_step where workspace_id = :workspace and trace_step.server > found.server)
+  select (select min(server) from trace_step where workspace_id = :workspace and server > found.server)
   from found where found.server is not null
-) select server from found where server is not null
-union select server from trace_head where workspace_id = :workspace order by server;
+) select server from trace_head where workspace_id = :workspace
+union select server from found where server is not null order by server;
+
+-- Pages of calls, each by the one index that fits: see the pages of approvals.
 
 -- name: calls
 -- The newest calls before a place; a call begins with its proposal.
@@ -199,25 +202,32 @@ order by at desc, trace_id desc limit :limit;
 -- name: calls_of_agent
 -- The same of one agent.
 select trace_id, at from trace_step
-where workspace_id = :workspace and step = 'proposed' and agent = :agent
-and at >= :since and (at, trace_id) < (:at, :trace)
-order by at desc, trace_id desc limit :limit;
+where workspace_id = :workspace and step = 'proposed'
+and (agent, at, trace_id) < (:agent, :at, :trace) and (agent, at, trace_id) > (:agent, :since, '')
+order by agent desc, at desc, trace_id desc limit :limit;
 
 -- name: calls_of_tool
--- The same of one tool, called by any agent or by one.
+-- The same of one tool.
 select trace_id, at from trace_step
-where workspace_id = :workspace and step = 'proposed' and tool = :tool
-and (cast(:agent as text) is null or agent = :agent)
-and at >= :since and (at, trace_id) < (:at, :trace)
-order by at desc, trace_id desc limit :limit;
+where workspace_id = :workspace and step = 'proposed'
+and (tool, at, trace_id) < (:tool, :at, :trace) and (tool, at, trace_id) > (:tool, :since, '')
+order by tool desc, at desc, trace_id desc limit :limit;
+
+-- name: calls_of_agent_tool
+-- The same of one tool that one agent called.
+select trace_id, at from trace_step
+where workspace_id = :workspace and step = 'proposed'
+and (agent, tool, at, trace_id) < (:agent, :tool, :at, :trace)
+and (agent, tool, at, trace_id) > (:agent, :tool, :since, '')
+order by agent desc, tool desc, at desc, trace_id desc limit :limit;
 
 -- name: calls_of_session
 -- The same of one session, whichever agent and tool, or one of each.
 select trace_id, at from trace_step
-where workspace_id = :workspace and step = 'proposed' and session_id = :session
+where workspace_id = :workspace and step = 'proposed' and session_id is not null
+and (session_id, at, trace_id) < (:session, :at, :trace) and (session_id, at, trace_id) > (:session, :since, '')
 and (cast(:agent as text) is null or agent = :agent) and (cast(:tool as text) is null or tool = :tool)
-and at >= :since and (at, trace_id) < (:at, :trace)
-order by at desc, trace_id desc limit :limit;
+order by session_id desc, at desc, trace_id desc limit :limit;
 
 -- name: hits
 -- How often each rule decided, and when it last did; from the index alone.

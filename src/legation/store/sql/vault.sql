@@ -21,3 +21,16 @@ delete from vault_bundle where workspace_id = :workspace and owner = :owner retu
 select key_id, count(*) as uses from (
   select key_id from vault_bundle union all select key_id from content_key
 ) as sealed group by key_id;
+
+-- name: keys_named
+-- Which vault keys anything is sealed with: one step through the index for each, however much it is.
+with recursive found (key_id) as (
+  select min(key_id) from (
+    select min(key_id) as key_id from vault_bundle union all select min(key_id) from content_key
+  ) as sealed
+  union all
+  select (select min(key_id) from (
+    select min(key_id) as key_id from vault_bundle where vault_bundle.key_id > found.key_id
+    union all select min(key_id) from content_key where content_key.key_id > found.key_id
+  ) as sealed) from found where found.key_id is not null
+) select key_id from found where key_id is not null;
