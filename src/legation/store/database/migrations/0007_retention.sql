@@ -6,3 +6,4 @@ alter table trace_step add column cut text;
 
 -- Content that is being purged: nobody sees it any more, and it goes row by row, the key last.
 alter table content_key add column purged_at {int};
+create index content_key_purged on content_key (workspace_id, owner) where purged_at is not null;
