@@ -119,8 +119,11 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "server/sessions/service.py": (
         {
             "SessionService._create",
+            "SessionService._discard",
             "SessionService._folder",
             "SessionService._remove_folder",
+            "SessionService.folders_at_rest",
+            "_folders_in",
             "_remove",
         },
         ("fs folder",),

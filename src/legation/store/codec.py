@@ -24,7 +24,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -384,7 +384,14 @@ class Part:
     body: bytes
 
 
-Op = Create | Append | Replace | SetState | SetMeta | Part
+@dataclass(frozen=True, slots=True, eq=False)
+class Sweep:
+    """Delete some of what is left of a deleted stream, and give some free space back to the disk."""
+
+    stream: str
+
+
+Op = Create | Append | Replace | SetState | SetMeta | Part | Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +404,11 @@ class StorageTrouble:
 
 
 Report = Callable[[StorageTrouble], None]
+
+
+class StoreSize(NamedTuple):
+    used: int = 0
+    free: int = 0
 
 
 class Backend(Protocol):
@@ -426,6 +438,12 @@ class Backend(Protocol):
 
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
         """The next events above `after`, about that many bytes of them; empty only at the end."""
+
+    def unswept(self) -> list[StreamInfo]:
+        """Streams that were deleted, and of which something is left for `Sweep`."""
+
+    def size(self, stream: str | None = None) -> StoreSize:
+        """The bytes of one stream, or of all; what is free can be given back by `Sweep`."""
 
     def close(self) -> None: ...
 
@@ -478,5 +496,12 @@ class MemoryBackend:
     def read(self, stream: str, after: int, up_to_bytes: int) -> list[Event]:
         del stream, after, up_to_bytes
         return []
+
+    def unswept(self) -> list[StreamInfo]:
+        return []
+
+    def size(self, stream: str | None = None) -> StoreSize:
+        del stream
+        return StoreSize()
 
     def close(self) -> None: ...

@@ -30,7 +30,9 @@ from legation.store.codec import (
     Part,
     Report,
     StorageTrouble,
+    StoreSize,
     StreamInfo,
+    Sweep,
     is_name,
     key_of,
     named,
@@ -191,6 +193,30 @@ class EventLog:
                     continue
             del kept
             return [(place, named(info)) for place, info in found[:limit]]
+
+    async def sweep(self, stream: Stream) -> None:
+        """Have what is left of a deleted stream go, commit by commit, so that others' come between."""
+        while stream.key in {info.name for info in await self._read(self._backend.unswept)}:
+            await self.commit(stream, Sweep(stream.key))
+
+    async def sweep_all(self) -> None:
+        """Bring deletions to their end that the end of a process cut off."""
+        for info in await self._read(self._backend.unswept):
+            await self.sweep(await self.stream(named(info).name, info.workspace))
+
+    async def give_back(self, stream: Stream) -> None:
+        """Give free space back to the disk, some in each commit; `stream` is any, for their order."""
+        free = (await self.size()).free
+        while free:
+            await self.commit(stream, Sweep(stream.key))
+            before, free = free, (await self.size()).free
+            if free >= before:  # it is in use by now
+                return
+
+    async def size(self, name: str | None = None, workspace: str = "local") -> StoreSize:
+        """Count the bytes of one stream, or of all."""
+        key = None if name is None else key_of(name, workspace)
+        return await self._read(self._backend.size, key)
 
     async def streams(self, workspace: str = "local") -> list[StreamInfo]:
         infos = await self._infos(self._backend.streams, workspace)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         def commit(self, stream: Stream, op: Op) -> Awaitable[None]: ...
         async def read(self, stream: str, after: int) -> list[Event]: ...
         async def keep(self, stream: Stream, text: bytes) -> str: ...
+        async def sweep(self, stream: Stream) -> None: ...
 
 
 TAIL_EVENTS = 16_384  # recent events kept for subscribers that keep up; the others read from the store
@@ -264,6 +265,7 @@ class Stream:
         """Strict: the events are gone; the name and its numbers are never used again."""
         if self._state != "deleted":
             await self._change(SetState(self.key, "deleted"))
+        await self._log.sweep(self)
 
     def set_meta(self, meta: bytes, *, replaces: bytes | None = None) -> Awaitable[None]:
         """Strict: what to know of the stream besides its events, as one line of JSON. It is the stream's `meta` at once,
