@@ -6,7 +6,6 @@ the agent's process. What no method here knows is passed on to the agent.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -83,7 +82,6 @@ class AcpMethods:
         self._workspace, self._slot = connection.workspace, connection.slot
         self._sessions = sessions
         self._followers: dict[str, SessionFollower] = {}
-        self._exits = Exits()
         self._told_exit: AgentExited | None = None
         self._methods: Mapping[str, Method] = {
             AgentMethod.INITIALIZE: self._initialize,
@@ -204,7 +202,6 @@ class AcpMethods:
         """A client may open as many sessions as it likes, one after the other."""
         if self._followers.get(follower.session_id) is follower:
             del self._followers[follower.session_id]
-            self._exits.over(follower.session_id)
             self._connection.clients.remove(self._workspace, follower.session_id, self._connection)
 
     async def _list(self, params: bytes, _by: Principal) -> MethodReply:
@@ -234,7 +231,6 @@ class AcpMethods:
         if follower is None:  # a client that came back and did not load it
             follower, _ = await self._following(session, SessionFollower.skip)
             follower.start()
-        self._exits.begin(session.id)
         try:
             result = await self._sessions.messages.prompt(record, session, given.prompt)
         except LegationError:
@@ -273,11 +269,8 @@ class AcpMethods:
     # What happens.
 
     def _note(self, session_id: str, payload: object) -> None:
-        if isinstance(payload, AgentExited):
-            self._exits.told(session_id, payload)
-            if not self._is_new_exit(session_id):
-                return
-        self._connection.note(session_id, payload)
+        if not isinstance(payload, AgentExited) or self._is_new_exit(session_id):
+            self._connection.note(session_id, payload)
 
     def _is_new_exit(self, session_id: str) -> bool:
         """Tell whether the client has heard of that exit, which is in the log of every session of the process. Told
@@ -294,8 +287,12 @@ class AcpMethods:
         if not isinstance(error, AgentHasExited | TransportClosed):
             return None
         with suppress(LegationError):
-            session_id = read(params, SessionRequest).session_id
-            return await self._exits.of(session_id, followed=session_id in self._followers)
+            session = self._record(read(params, SessionRequest).session_id).session
+            if session is not None:
+                await session.decided()  # by then the host knows how it ended
+                if (follower := self._followers.get(session.id)) is not None:
+                    await follower.reached(session.stream.head)
+                return session.exit
         return None
 
 
@@ -406,49 +403,3 @@ def capabilities(of_agent: Mapping[str, object]) -> dict[str, object]:
     if reopens:
         can["resume"] = {}
     return {**of_agent, "loadSession": reopens, "sessionCapabilities": can}
-
-
-# Seconds from the failure of a call to the word how the process ended: the host's time.
-EXIT_WORD: Final = 2.0
-KEPT: Final = 256  # of sessions that are over: as many as requests at once
-
-
-class Exits:
-    """Ends of agents by session. Of sessions that are over the last are kept: a request may have failed just before."""
-
-    def __init__(self) -> None:
-        self._words: dict[str, asyncio.Future[AgentExited]] = {}
-        self._past: dict[str, AgentExited] = {}
-
-    def __len__(self) -> int:
-        return len(self._words) + len(self._past)
-
-    def told(self, session_id: str, exited: AgentExited) -> None:
-        self._word(session_id, fresh=True).set_result(exited)
-
-    def begin(self, session_id: str) -> None:
-        """A turn: what ended before is not why it fails."""
-        self._words.pop(session_id, None)
-        self._past.pop(session_id, None)
-
-    def over(self, session_id: str) -> None:
-        """Keep the end of one that has no log any more that would tell."""
-        word = self._words.pop(session_id, None)
-        if word is not None and word.done():
-            self._past[session_id] = word.result()
-        while len(self._past) > KEPT:
-            del self._past[next(iter(self._past))]
-
-    async def of(self, session_id: str, *, followed: bool) -> AgentExited | None:
-        """`followed`: it has a log, in which the word may still come."""
-        if not followed:
-            return self._past.get(session_id)
-        with suppress(TimeoutError):
-            return await asyncio.wait_for(asyncio.shield(self._word(session_id)), EXIT_WORD)
-        return None
-
-    def _word(self, session_id: str, *, fresh: bool = False) -> asyncio.Future[AgentExited]:
-        word = self._words.get(session_id)
-        if word is None or (fresh and word.done()):
-            word = self._words[session_id] = asyncio.get_running_loop().create_future()
-        return word
