@@ -240,6 +240,3 @@ def _read(answered: ClientAnswer, shape: type[_T]) -> _T | None:
         return msgspec.convert(answered.value(), shape)
     except msgspec.ValidationError:
         return None
-
-
-logger = logging.getLogger("legation.acp")

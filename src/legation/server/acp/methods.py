@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -61,15 +60,7 @@ PAGE: Final = 50  # sessions in one answer
 _CURSOR: Final = re.compile(r"([0-9]{1,15})\.(.+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class MethodReply:
-    """A result, and what begins once it was said."""
-
-    result: object
-    then: Callable[[], None] | None = None
-
-
-Method: TypeAlias = Callable[[bytes, Principal], Awaitable[MethodReply]]
+Method: TypeAlias = Callable[[bytes, Principal], Awaitable[object]]
 Begin: TypeAlias = Callable[[SessionFollower], Awaitable[Setup]]
 """How much of a session's past a client is told."""
 
@@ -102,7 +93,7 @@ class AcpMethods:
     def followed(self) -> list[str]:
         return list(self._followers)
 
-    async def request(self, method: str, params: bytes, by: Principal) -> MethodReply:
+    async def request(self, method: str, params: bytes, by: Principal) -> object:
         found = self._methods.get(method)
         return await found(params, by) if found else await self._pass_on(method, params)
 
@@ -118,22 +109,20 @@ class AcpMethods:
 
     # The connection.
 
-    async def _initialize(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _initialize(self, params: bytes, _by: Principal) -> object:
         given = read(params, Initialize)
         await self._connection.greet(given.client_capabilities or {})
-        return MethodReply(hello(self._slot.agent, await self._slot.start()))
+        return hello(self._slot.agent, await self._slot.start())
 
-    async def _authenticate(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _authenticate(self, params: bytes, _by: Principal) -> None:
         await self._slot.authenticate(read(params, AuthenticateRequest).method_id)
-        return MethodReply({})
 
-    async def _logout(self, _params: bytes, _by: Principal) -> MethodReply:
+    async def _logout(self, _params: bytes, _by: Principal) -> None:
         await self._slot.logout()
-        return MethodReply({})
 
     # Sessions begin and end.
 
-    async def _new(self, params: bytes, by: Principal) -> MethodReply:
+    async def _new(self, params: bytes, by: Principal) -> object:
         place = await self._place(read(params, NewRequest))
         session_id, new = new_id("ses"), NewSession(agent=self._slot.agent)
         record = await self._sessions.create(by, session_id, new, slot=self._slot, place=place)
@@ -143,16 +132,17 @@ class AcpMethods:
 
     async def _opened(
         self, session: Session, begin: Begin, members: Mapping[str, object] | None = None
-    ) -> MethodReply:
+    ) -> object:
         follower, setup = await self._following(session, begin)
-        return MethodReply({**(members or {}), **setup.members()}, follower.start)
+        follower.start()  # it tells nothing before the next step of the loop, and by then the answer was said
+        return {**(members or {}), **setup.members()}
 
     async def _place(self, given: NewRequest) -> SessionPlace:
         folder_of = self._sessions.folder_of
         directories = [await folder_of(each) for each in given.additional_directories or ()]
         return SessionPlace(await folder_of(given.cwd), tuple(given.mcp_servers or ()), directories)
 
-    async def _load(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _load(self, params: bytes, _by: Principal) -> object:
         """Told from the log, which has all that was ever said; the agent need not tell it again."""
         given = read(params, LoadRequest)
         place, known = await self._place(given), await self._known(given.session_id)
@@ -161,7 +151,7 @@ class AcpMethods:
         session = await self._sessions.agents.attach(known, slot=self._slot, place=place, reopens=True)
         return await self._opened(session, SessionFollower.replay)
 
-    async def _resume(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _resume(self, params: bytes, _by: Principal) -> object:
         given = read(params, LoadRequest)
         place, record = await self._place(given), await self._record(given.session_id)
         session = await self._sessions.agents.attach(record, slot=self._slot, place=place, reopens=True)
@@ -204,26 +194,24 @@ class AcpMethods:
             del self._followers[follower.session_id]
             self._connection.clients.remove(self._workspace, follower.session_id, self._connection)
 
-    async def _list(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _list(self, params: bytes, _by: Principal) -> object:
         given = read(params, ListSessionsRequest)
-        return MethodReply(await page_of(self._sessions.records, self._workspace, self._slot.agent, given))
+        return await page_of(self._sessions.records, self._workspace, self._slot.agent, given)
 
-    async def _close(self, params: bytes, by: Principal) -> MethodReply:
+    async def _close(self, params: bytes, by: Principal) -> None:
         record = await self._record(read(params, SessionRequest).session_id)
         must_be_open(record, reopens=True)
         await self._sessions.close(by, record, reopens=True)
-        return MethodReply({})
 
-    async def _delete(self, params: bytes, by: Principal) -> MethodReply:
+    async def _delete(self, params: bytes, by: Principal) -> None:
         """Delete it, also one that was ended for good, which no agent can have any more."""
         session_id = must_be_session_id(read(params, SessionRequest).session_id)
         with suppress(NotFound):  # twice is as once
             await self._sessions.delete(by, session_id, slot=self._slot)
-        return MethodReply({})
 
     # In a session.
 
-    async def _prompt(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _prompt(self, params: bytes, _by: Principal) -> object:
         given = read(params, Prompt)
         record = await self._record(given.session_id)
         session = await self._sessions.agents.attach(record, slot=self._slot)
@@ -239,23 +227,22 @@ class AcpMethods:
         await follower.reached(session.stream.head)
         if result.error is not None:
             raise AgentRefused(AgentMethod.SESSION_PROMPT, result.error)
-        return MethodReply(PromptResponse(stop_reason=result.stop_reason, usage=result.usage))
+        return PromptResponse(stop_reason=result.stop_reason, usage=result.usage)
 
-    async def _set_mode(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _set_mode(self, params: bytes, _by: Principal) -> None:
         given = read(params, SetModeRequest)
         await self._sessions.set_mode(await self._record(given.session_id), given.mode_id, self._slot)
-        return MethodReply({})
 
-    async def _set_config_option(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _set_config_option(self, params: bytes, _by: Principal) -> object:
         given = read(params, SetConfigOptionRequest)
         record = await self._record(given.session_id)
         options = await self._sessions.set_option(record, given.config_id, given.value, self._slot)
-        return MethodReply(SetConfigOptionResponse(config_options=options))
+        return SetConfigOptionResponse(config_options=options)
 
     # What is none of ours.
 
-    async def _pass_on(self, method: str, params: bytes) -> MethodReply:
-        return MethodReply(msgspec.Raw(await self._slot.call(method, await self._named_by_agent(params))))
+    async def _pass_on(self, method: str, params: bytes) -> object:
+        return msgspec.Raw(await self._slot.call(method, await self._named_by_agent(params)))
 
     async def _named_by_agent(self, params: bytes) -> object:
         """The agent knows its sessions by its own ids."""
@@ -287,7 +274,7 @@ class AcpMethods:
         if not isinstance(error, AgentHasExited | TransportClosed):
             return None
         with suppress(LegationError):
-            session = self._record(read(params, SessionRequest).session_id).session
+            session = (await self._record(read(params, SessionRequest).session_id)).session
             if session is not None:
                 await session.decided()  # by then the host knows how it ended
                 if (follower := self._followers.get(session.id)) is not None:
