@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from legation.secret import Secret
 
 
-# How an agent is started: found in the catalogue, installed if it is locked and missing.
-#
-# Keys and whatever else of the server's environment go to agents of the first workspace alone: they are its owner's. What
-# an agent says of its keys is hidden before anybody sees it.
-
 INSTALL_LIMIT: Final = 900.0  # seconds for an agent to arrive from its registry: the network's time
 
 logger = logging.getLogger("legation.sessions")

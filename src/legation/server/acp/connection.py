@@ -295,8 +295,6 @@ class AcpConnection:
         await self.slot.close()
         if running:
             await asyncio.wait(running)
-        for session_id in self.followed:
-            self.clients.remove(self.workspace, session_id, self)
         await self._methods.stop()
 
 

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 import msgspec
 
 from legation import __version__
-from legation.agents.rpc import AgentRefused
 from legation.clock import new_id
 from legation.errors import AgentExited as AgentHasExited
 from legation.errors import InvalidParams, LegationError, NotFound, TransportClosed
 from legation.host.endpoint import what_is_wrong
-from legation.host.options import MAX_DIRECTORIES, SessionPlace
+from legation.host.options import MAX_DIRECTORIES, SessionPlace, setup_facts
 from legation.host.session import Session
-from legation.server.acp.log import SessionFollower, Setup
+from legation.server.acp.log import SessionFollower
 from legation.server.sessions.record import (
     SessionRecord,
     SessionRecords,
@@ -43,6 +42,7 @@ from legation.wire.acp.methods import (
     McpServer,
     PromptResponse,
     SessionRequest,
+    SessionSetup,
     SetConfigOptionRequest,
     SetConfigOptionResponse,
     SetModeRequest,
@@ -61,7 +61,7 @@ _CURSOR: Final = re.compile(r"([0-9]{1,15})\.(.+)", re.ASCII)
 
 
 Method: TypeAlias = Callable[[bytes, Principal], Awaitable[object]]
-Begin: TypeAlias = Callable[[SessionFollower], Awaitable[Setup]]
+Begin: TypeAlias = Callable[[SessionFollower], Awaitable[None]]
 """How much of a session's past a client is told."""
 
 
@@ -105,6 +105,7 @@ class AcpMethods:
 
     async def stop(self) -> None:
         for follower in list(self._followers.values()):
+            self._over(follower)
             await follower.stop()
 
     # The connection.
@@ -133,9 +134,12 @@ class AcpMethods:
     async def _opened(
         self, session: Session, begin: Begin, members: Mapping[str, object] | None = None
     ) -> object:
-        follower, setup = await self._following(session, begin)
+        """Answer with the modes and options that its agent named, as they are now."""
+        follower = await self._following(session, begin)
         follower.start()  # it tells nothing before the next step of the loop, and by then the answer was said
-        return {**(members or {}), **setup.members()}
+        options = session.offers.options if session.has_config else None
+        facts = setup_facts(SessionSetup(modes=session.offers.modes, config_options=options))
+        return {**(members or {}), **(jsontext.read_object(facts[0].raw) if facts else {})}
 
     async def _place(self, given: NewRequest) -> SessionPlace:
         folder_of = self._sessions.folder_of
@@ -173,7 +177,7 @@ class AcpMethods:
             raise NotFound(f"cannot find session {session_id}; check its id")
         return record
 
-    async def _following(self, session: Session, begin: Begin) -> tuple[SessionFollower, Setup]:
+    async def _following(self, session: Session, begin: Begin) -> SessionFollower:
         former = self._followers.pop(session.id, None)
         if former is not None:
             await former.stop()
@@ -183,10 +187,11 @@ class AcpMethods:
         self._followers[session.id] = follower
         self._connection.clients.add(self._workspace, session.id, self._connection)
         try:
-            return follower, await begin(follower)
+            await begin(follower)
         except BaseException:  # whoever gave up meanwhile follows nothing, and the next prompt begins anew
             self._over(follower)
             raise
+        return follower
 
     def _over(self, follower: SessionFollower) -> None:
         """A client may open as many sessions as it likes, one after the other."""
@@ -217,7 +222,7 @@ class AcpMethods:
         session = await self._sessions.agents.attach(record, slot=self._slot)
         follower = self._followers.get(session.id)
         if follower is None:  # a client that came back and did not load it
-            follower, _ = await self._following(session, SessionFollower.skip)
+            follower = await self._following(session, SessionFollower.skip)
             follower.start()
         try:
             result = await self._sessions.messages.prompt(record, session, given.prompt)
@@ -225,8 +230,7 @@ class AcpMethods:
             await follower.reached(session.stream.head)
             raise
         await follower.reached(session.stream.head)
-        if result.error is not None:
-            raise AgentRefused(AgentMethod.SESSION_PROMPT, result.error)
+        result.raise_for_error()
         return PromptResponse(stop_reason=result.stop_reason, usage=result.usage)
 
     async def _set_mode(self, params: bytes, _by: Principal) -> None:
