@@ -262,8 +262,6 @@ class AcpConnection:
                 self._asking.ended(payload.id)
             case AgentExited():
                 self._tell_exit(payload)
-            case _:
-                pass
 
     def _tell_exit(self, exited: AgentExited) -> None:
         told = {"success": exited.code == 0, "code": exited.code, "signal": exited.signal}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self, TypeAlias
@@ -149,16 +149,16 @@ class SessionFollower:
     async def replay(self) -> None:
         """Tell all there is; the rest follows with `start`."""
         history = History()
-        async for events in past(self.stream, self.stream.visible):
+        async for events in self.stream.subscribe(follow=False).batches():
             self._keep_open(events)
             self._outlet.append(list(map(self._entry, history.updates(events))))
-            self.seq = events[-1].seq if events else self.seq
+            self.seq = events[-1].seq
             await self._outlet.room()
         self._outlet.append(list(map(self._entry, history.rest())))
 
     async def skip(self, *, to_active: bool = False) -> None:
         """Tell nothing of what there is; with `to_active`, of what there is before the session became active."""
-        async for events in past(self.stream, self.stream.visible):
+        async for events in self.stream.subscribe(follow=False).batches():
             self._keep_open(events)
             for event in events:
                 self.seq = event.seq
@@ -239,14 +239,6 @@ class SessionFollower:
         if isinstance(update, Event):
             return Draft(REFERENCE, b"%b,%d]" % (self._reference, update.seq))
         return Draft(MESSAGE, self._updates.line(update))
-
-
-async def past(stream: Stream, upto: int) -> AsyncIterator[list[Event]]:
-    """Everything that is readable, up to that number."""
-    async for batch in stream.subscribe(0).batches():
-        yield [event for event in batch if event.seq <= upto]
-        if batch[-1].seq >= upto:
-            return
 
 
 class History:
