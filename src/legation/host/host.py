@@ -158,11 +158,6 @@ class AcpHost:
         agent = self._agents.get(agent_id)
         return agent.snapshot() if agent else None
 
-    def stderr_tail(self, agent_id: str) -> str:
-        """Return what it has written to its standard error last; nothing where its process has ended."""
-        agent = self._agents.get(agent_id)
-        return agent.live.stderr_tail() if agent and agent.live else ""
-
     def get_agents(self) -> list[AgentUpdated]:
         return [agent.snapshot() for agent in self._agents.values()]
 
@@ -192,19 +187,14 @@ class AcpHost:
 
     async def authenticate(self, agent_id: str, method_id: str) -> None:
         """Sign in. Somebody may have to do something for that, so it takes a person's time."""
-        await self._live(agent_id).authenticate(method_id, self.limits.permission)
+        await self.driver(agent_id).authenticate(method_id, self.limits.permission)
 
     async def logout(self, agent_id: str) -> None:
-        await self._live(agent_id).logout(self.limits.start)
+        await self.driver(agent_id).logout(self.limits.start)
 
-    async def pass_on(self, agent_id: str, method: str, params: object) -> bytes:
-        """Pass a request that is none of ours to the agent, and return its raw answer. It takes as long as a turn
-        may."""
-        return await self._live(agent_id).pass_on(method, params, None)
-
-    async def tell_agent(self, agent_id: str, method: str, params: object) -> None:
-        """A notification that is none of ours."""
-        await self._live(agent_id).tell(method, params)
+    def driver(self, agent_id: str) -> Driver:
+        """The agent's process itself, for what is none of ours; `AgentExited` where none is ready."""
+        return self._agent(agent_id).running()
 
     # Sessions.
 
@@ -333,7 +323,7 @@ class AcpHost:
         if session is None:
             stream = await self._core.find(session_id)
             if stream is None or not stream.deleted:
-                await self._live(agent_id).delete_session(session_id, self.limits.start)
+                await self.driver(agent_id).delete_session(session_id, self.limits.start)
         elif session.status != "deleted":
             must_not_be_anothers(agent_id, session)
             await self._core.delete(session, self._agents.get(agent_id), settle)
@@ -342,7 +332,7 @@ class AcpHost:
         self, agent_id: str, *, cursor: str | None = None, cwd: Path | str | None = None
     ) -> ListSessionsResponse:
         where = await real_folder(cwd) if cwd is not None else None
-        return await self._live(agent_id).list_sessions(where, cursor, self.limits.start)
+        return await self.driver(agent_id).list_sessions(where, cursor, self.limits.start)
 
     async def set_mode(self, session_id: str, mode_id: str) -> None:
         session = self.session(session_id)
@@ -464,11 +454,5 @@ class AcpHost:
             raise NotFound(f"cannot find agent {agent_id}; `get_agents` lists them")
         return agent
 
-    def _live(self, agent_id: str) -> Driver:
-        return self._agent(agent_id).running()
-
     def _stream_of(self, session_id: str | None) -> Session | HostStream:
         return self._stream if session_id is None else self.session(session_id)
-
-
-create_acp_host = AcpHost

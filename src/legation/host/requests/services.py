@@ -169,9 +169,6 @@ class DefaultFs:
         return SessionFiles(folders, self._forbidden or ForbiddenPlaces())
 
 
-create_default_fs_handler = DefaultFs
-
-
 def session_folders(folders_of: FoldersOf | None, session_id: str) -> Sequence[Path]:
     folders = folders_of(session_id) if folders_of else None
     if folders is None:
@@ -453,9 +450,6 @@ class DefaultTerminals:
         if len(cwd) > MAX_PATH:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "cwd is too long")
         return await asyncio.to_thread(_confined, cwd, folders, self._forbidden or ForbiddenPlaces())
-
-
-create_default_terminal_handler = DefaultTerminals
 
 
 def _argv(request: CreateTerminalRequest) -> tuple[str, ...]:
