@@ -472,7 +472,7 @@ class ResumeOrLoad:
         kept: Sequence[Draft] = (),
     ) -> None:
         if self.known is None:
-            self.core.sessions.add(session)
+            self.core.sessions[session.id] = session
         else:
             self._must_be_wanted(session)
         active = session.attach(self.agent, live, setup, self.mcp)
