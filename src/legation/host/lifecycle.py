@@ -33,7 +33,7 @@ from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.stream import Receipt, Stream, Subscription
 from legation.wire import event_types
-from legation.wire.event_types import Diagnostic, DiagnosticCode
+from legation.wire.event_types import Diagnostic, DiagnosticCode, PermissionUpdated
 from legation.wire.events import Event, Payload
 
 HOST_STREAM = "host"
@@ -117,10 +117,11 @@ class Listeners:
         events = stream.subscribe(after)
         task = asyncio.create_task(self._run(stream.name, events, listener))
         self._tasks[task] = stream, events
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
 
         def unsubscribe() -> None:
             task.cancel()
+            self._tasks.pop(task, None)  # nothing is told from here on
 
         return unsubscribe
 
@@ -133,9 +134,11 @@ class Listeners:
             task.cancel()
 
     async def _run(self, name: str, events: Subscription, listener: Listener) -> None:
+        task = asyncio.current_task()
         try:
             async for event in events:
-                self._tell(name, event, listener)
+                if task in self._tasks:
+                    self._tell(name, event, listener)
         except LegationError as error:
             _log.warning("cannot go on reading %s for a subscriber: %s", name, error.message)
 
@@ -219,6 +222,9 @@ class HostCore:
         self.clock = clock
         self.stream = HostStream()
         self.pending = Pending()  # the approver, where the options name none
+        self.waiting: dict[
+            str, PermissionUpdated
+        ] = {}  # permissions that were told, and not yet their answers
         self.pool = Pool()
         self.sessions: dict[str, Session] = {}
         self._claimed: set[str] = set()

@@ -510,6 +510,7 @@ class Session:
                     "superseded" if outcome == "superseded" else "answered"
                 )
                 told = PermissionUpdated(id=name, session_id=self.id, state=state, outcome=outcome, by=by)
+                self._core.waiting.pop(name, None)
                 self._core.stream.publish(told)
                 return receipt
         return self.note(payload)
@@ -529,6 +530,7 @@ class Session:
 
     def _publish_asked(self, asked: PermissionAsked) -> None:
         told = PermissionUpdated(id=asked.id, session_id=self.id, state="pending", ask=asked)
+        self._core.waiting[asked.id] = told
         self._core.stream.publish(told)
 
     def record(self, *payloads: Payload) -> Receipt:
