@@ -22,7 +22,7 @@ from legation.errors import (
     TimedOut,
     TransportClosed,
 )
-from legation.host.requests.asks import Permissions, Questions
+from legation.host.requests.asks import Permissions, Questions, Undecided
 from legation.host.requests.handlers import Service
 from legation.host.turn import (
     CANCEL_GRACE,
@@ -94,7 +94,7 @@ class Conversation:
         self.tool_calls = ToolCalls()
         self._decided = Decided(self.tool_calls)
         self.judging: set[asyncio.Task[object]] = set()  # of what was done unasked
-        self._approver = options.approver or core.pending
+        self._approver = options.approver or Undecided()
         self._session = session
         self._clock = core.clock
         self._limits = options.limits

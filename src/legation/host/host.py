@@ -18,7 +18,7 @@ from typing import Self, TypeAlias
 import msgspec
 
 from legation.agents.driver import Driver, OpenRequest
-from legation.errors import Conflict, NotFound
+from legation.errors import AlreadyAnswered, Conflict, NotFound
 from legation.host.agent import Agent, AgentHomes, Where
 from legation.host.lifecycle import (
     HOST_STREAM,
@@ -42,6 +42,7 @@ from legation.host.options import (
     resolve_agent_definition,
     resolve_host_options,
 )
+from legation.host.requests.asks import decision_of
 from legation.host.requests.handlers import Reverse
 from legation.host.requests.services import DefaultFs, DefaultTerminals
 from legation.host.session import Session, Settle
@@ -424,7 +425,17 @@ class AcpHost(HostCore):
         self.stream.publish(payload)
 
     def respond_permission(self, request_id: str, outcome: PermissionOutcome, *, by: str = "client") -> None:
-        self.pending.respond(request_id, outcome, by)
+        """The first answer counts, a second one is refused (INV-8). Where there is an approver nobody else answers."""
+        told = self.waiting.get(request_id)
+        if self.options.approver is None and told is not None and told.ask is not None:
+            decision = decision_of(told.ask.options, outcome, by)
+            self.session(told.session_id).talk.permissions.settle(request_id, decision)
+        elif self.options.approver is None and request_id in self.answered:
+            raise AlreadyAnswered(
+                f"cannot answer permission {request_id}: it was answered or withdrawn before"
+            )
+        else:
+            raise NotFound(f"cannot find permission {request_id}; check its id")
 
     def hurry(self) -> None:
         """This process is ending: agents that are stopped, now or later, have a moment for it, and not `kill_timeout_ms`."""

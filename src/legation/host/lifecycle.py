@@ -23,7 +23,6 @@ from legation.clock import Clock
 from legation.errors import Conflict, InvalidParams, LegationError, SessionClosed
 from legation.host.agent import Agent, AgentHomes
 from legation.host.options import HostOptions, SessionMeta, SessionPlace, read_meta
-from legation.host.requests.asks import Pending
 from legation.host.requests.handlers import Reverse
 from legation.host.resume import ResumeOrLoad
 from legation.host.session import Session, State
@@ -37,6 +36,7 @@ from legation.wire.event_types import Diagnostic, DiagnosticCode, PermissionUpda
 from legation.wire.events import Event, Payload
 
 HOST_STREAM = "host"
+REMEMBERED = 10_000  # answered permissions, so that a second answer is told from an unknown id
 
 _log = logging.getLogger(__name__)
 
@@ -221,10 +221,8 @@ class HostCore:
         self.options = options
         self.clock = clock
         self.stream = HostStream()
-        self.pending = Pending()  # the approver, where the options name none
-        self.waiting: dict[
-            str, PermissionUpdated
-        ] = {}  # permissions that were told, and not yet their answers
+        self.waiting: dict[str, PermissionUpdated] = {}  # permissions without an answer
+        self.answered: dict[str, None] = {}  # the last ones that have one
         self.pool = Pool()
         self.sessions: dict[str, Session] = {}
         self._claimed: set[str] = set()
@@ -239,6 +237,12 @@ class HostCore:
             yield
         finally:
             self._claimed.discard(session_id)
+
+    def permission_answered(self, permission_id: str) -> None:
+        if self.waiting.pop(permission_id, None) is not None:
+            self.answered[permission_id] = None
+            if len(self.answered) > REMEMBERED:
+                del self.answered[next(iter(self.answered))]
 
     def sessions_of(self, agent: Agent) -> list[Session]:
         return [session for session in self.sessions.values() if session.agent_id == agent.id]

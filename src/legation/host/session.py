@@ -494,26 +494,18 @@ class Session:
 
     def note_permission(self, payload: Payload) -> Receipt | None:
         """Append it to the session's stream, and its projection to the host's."""
-        waits_here = self._core.options.approver is None
+        receipt = self.note(payload)
         match payload:
             case PermissionAsked():
-                if waits_here:
-                    self._core.pending.asked(payload)
-                receipt = self.note(payload)
                 self._publish_asked(payload)
-                return receipt
             case PermissionAnswered(id=name, outcome=outcome, by=by):
-                if waits_here:
-                    self._core.pending.answered(name)
-                receipt = self.note(payload)
                 state: Literal["superseded", "answered"] = (
                     "superseded" if outcome == "superseded" else "answered"
                 )
+                self._core.permission_answered(name)
                 told = PermissionUpdated(id=name, session_id=self.id, state=state, outcome=outcome, by=by)
-                self._core.waiting.pop(name, None)
                 self._core.stream.publish(told)
-                return receipt
-        return self.note(payload)
+        return receipt
 
     def reserve_permission(self, asked: PermissionAsked) -> Callable[[PermissionAsked], None]:
         """Reserve its place among the updates; what is returned fills it. It is told to nobody before that."""
