@@ -119,7 +119,11 @@ class AgentLauncher:
     async def launch(self, workspace: str, agent: str, cwd: Path, version: str | None = None) -> Launch:
         entry = await self.entry(agent)
         start = await self._start(entry)
-        launch = await asyncio.to_thread(self._launch, workspace, entry, start, cwd)
+        trusted = await asyncio.to_thread(TrustedFolders(self.data_dir, workspace).trusts, str(cwd))
+        owners = workspace == self.first_workspace
+        launch = await asyncio.to_thread(
+            launch_of, self.catalogue, entry, start, cwd, trusted=trusted, owners=owners
+        )
         if version is not None:
             found = await asyncio.to_thread(self.catalogue.version_of, entry.name)
             if found != version:
@@ -129,12 +133,6 @@ class AgentLauncher:
                 )
         hide(launch.keys, self.redactor)
         return launch
-
-    def _launch(self, workspace: str, entry: CatalogueEntry, start: Start, cwd: Path) -> Launch:
-        trusted = TrustedFolders(self.data_dir, workspace).trusts(str(cwd))
-        return launch_of(
-            self.catalogue, entry, start, cwd, trusted=trusted, owners=workspace == self.first_workspace
-        )
 
     async def _start(self, entry: CatalogueEntry) -> Start:
         try:

@@ -30,7 +30,7 @@ from legation.proc import Launcher
 from legation.store.codec import StorageTrouble
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
-from legation.store.stream import Receipt, Stream, Subscription
+from legation.store.stream import Stream, Subscription
 from legation.wire import event_types
 from legation.wire.event_types import Diagnostic, DiagnosticCode, PermissionUpdated
 from legation.wire.events import Event, Payload
@@ -58,18 +58,17 @@ class HostStream:
         for payload in waiting:
             self.publish(payload)
 
-    def publish(self, payload: Payload) -> Receipt | None:
-        """Append it; None where it could not be taken, which is reported, but never twice over."""
+    def publish(self, payload: Payload) -> None:
+        """Append it; that it could not be taken is reported, but never twice over."""
         if self._stream is None:
             self._waiting.append(payload)
-            return None
+            return
         try:
-            return self._stream.append([event_types.draft(payload)])
+            self._stream.append([event_types.draft(payload)])
         except UNWRITABLE as error:
             self.reject(payload, error)
         except LegationError as error:
             _log.warning("cannot publish %s: %s", payload.event_type(), error.message)
-        return None
 
     def diagnose(
         self,
@@ -80,10 +79,9 @@ class HostStream:
         session_id: str | None = None,
         data: Mapping[str, object] | None = None,
     ) -> None:
-        diagnostic = Diagnostic(
-            code=code, message=message, agent_id=agent_id, session_id=session_id, data=data
+        self.publish(
+            Diagnostic(code=code, message=message, agent_id=agent_id, session_id=session_id, data=data)
         )
-        self.publish(diagnostic)
 
     def trouble(self, trouble: StorageTrouble) -> None:
         """The store's word; kept out of the store's way where it is the store that fails (INV-5)."""
