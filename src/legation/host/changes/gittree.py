@@ -72,22 +72,14 @@ class _Raw(NamedTuple):
 
     before_mode: str
     before_oid: str
-    letter: str
+    status: Status
+    sections: int  # two of a file that became a link, or the reverse: it is removed and added again
     path: bytes
 
     @classmethod
     def read(cls, head: bytes, path: bytes) -> _Raw:
         before_mode, _, before_oid, _, letter = head.decode().lstrip(":").split()
-        return cls(before_mode, before_oid, letter, path)
-
-    @property
-    def status(self) -> Status:
-        return _STATUS.get(self.letter, "modified")
-
-    @property
-    def sections(self) -> int:
-        """A file that became a link, or the reverse, is removed and added again."""
-        return 2 if self.letter == "T" else 1
+        return cls(before_mode, before_oid, _STATUS.get(letter, "modified"), 1 + (letter == "T"), path)
 
 
 class GitTree:
