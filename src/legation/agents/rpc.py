@@ -218,6 +218,9 @@ LINE_BYTES = (
 OTHER_BYTES = 128  # the same of a line that is no update: some are walked through, token by token
 FILE_BYTES = 16 * 1024 * 1024  # of a request to write a file
 REQUEST_LINES = 8  # messages that a request of the agent counts for: whoever serves it begins at once
+# Seconds for which an agent is read no further, for each byte of a request: whoever judges it, keeps it and shows it goes
+# over all of it many times. Counted of requests that are longer than `outlines.DENSE_BYTES`.
+REQUEST_REST = 0.025 / outlines.MOST_BYTES
 # For which a line that no parser takes counts as one more: it is read in three ways before that is sure. Not more for short
 # ones: turns that take next to no time keep threads from theirs (`SWITCH_S` of the server).
 STRAY_BYTES = 16
@@ -281,6 +284,7 @@ class RpcPeer:
         self._answering: dict[bytes, asyncio.Future[object]] = {}
         self._updates = UpdateReader()
         self._handled = 0  # messages since others had their turn
+        self._asked = 0  # bytes of long requests since then
 
     async def run(self) -> None:
         """Read until the agent's output ends; then whoever waits for an answer learns that none will come."""
@@ -333,8 +337,9 @@ class RpcPeer:
         """Let others have their turn (INV-R4)."""
         self._handled += messages
         if self._handled >= SLICE_LINES:
-            self._handled = 0
-            await asyncio.sleep(0)
+            rest = self._asked * REQUEST_REST
+            self._handled = self._asked = 0
+            await asyncio.sleep(rest)
 
     async def _until_read(self) -> None:
         """Wait for an agent that does not read our answers: no more is read once it has asked for something."""
@@ -443,6 +448,7 @@ class RpcPeer:
 
     def _take_request(self, method: str, raw_id: bytes, params: bytes) -> None:
         self._handled += REQUEST_LINES - 1
+        self._asked += len(params) if len(params) > outlines.DENSE_BYTES else 0
         key = id_key(raw_id)
         if key in self._answering or len(self._answering) >= REQUESTS_AT_ONCE:
             refusal = RpcError(
