@@ -342,6 +342,21 @@ async def test_requests_beyond_the_bound_are_refused(line: Line) -> None:
     assert {(await line.pipe.hear())["error"]["code"] for _ in range(REQUESTS_AT_ONCE)} == {-32800}
 
 
+@pytest.mark.parametrize("method", ["session/request_permission", "elicitation/create"])
+async def test_an_ask_beyond_the_bound_is_refused_with_a_word_to_those_who_read(
+    line: Line, method: str
+) -> None:
+    """Of 180 asks 116 were seen by nobody but their agent."""
+    line.seen.serve = lambda _method, _params: asyncio.get_running_loop().create_future()
+    for number in range(REQUESTS_AT_ONCE + 3):
+        line.request(number, method)
+    assert [(await line.pipe.hear())["id"] for _ in range(3)] == [
+        REQUESTS_AT_ONCE + each for each in range(3)
+    ]
+    assert line.seen.order == [method] * REQUESTS_AT_ONCE
+    assert line.seen.troubles == [DiagnosticCode.AGENT_UNREADABLE_PERMISSION] * 3
+
+
 async def test_an_agent_that_went_away_with_its_question_is_no_trouble(line: Line) -> None:
     line.pipe.closed = True
     line.request(1)

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from legation.proc import Child, Command, Exit, ProcessLauncher, Registry
+from legation.proc import Child, Command, Exit, ProcessLauncher, Registry, tree
 from legation.proc import child as child_module
-from legation.proc import tree
 from legation.proc.child import spawner
 from legation.proc.tree import (
     TOKEN_NAME,

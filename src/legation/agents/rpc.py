@@ -207,6 +207,7 @@ async def all_said(child: Child) -> bytes:
 
 
 REQUESTS_AT_ONCE = 64  # of one agent; more are refused, so that a runaway cannot fill our memory
+TOO_MANY = f"{REQUESTS_AT_ONCE} of its requests wait for an answer already, or one of them has the same id"
 OUTBOX_LIMIT = 32 * 1024 * 1024  # bytes that may wait for an agent to read them before it is not read either
 WRITE_TIMEOUT = 30.0  # seconds in which an agent must take what we write: its time
 # Messages between two turns of the loop: some milliseconds, if each of them is as dear as they get.
@@ -225,6 +226,7 @@ REQUEST_REST = 0.025 / outlines.MOST_BYTES
 # ones: turns that take next to no time keep threads from theirs (`SWITCH_S` of the server).
 STRAY_BYTES = 16
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)  # no JSON can be made of it
+_ASKS = frozenset({ClientMethod.REQUEST_PERMISSION, ClientMethod.ELICITATION_CREATE})  # of people
 _OURS = frozenset(AgentMethod)  # whose answers are read here; others are for whoever asked, as they are
 
 _T = TypeVar("_T")
@@ -451,6 +453,9 @@ class RpcPeer:
         self._asked += len(params) if len(params) > outlines.DENSE_BYTES else 0
         key = id_key(raw_id)
         if key in self._answering or len(self._answering) >= REQUESTS_AT_ONCE:
+            if method in _ASKS:
+                what = f"the agent asked {method!r}, was refused, and nobody was asked: {TOO_MANY}"
+                self._listener.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
             refusal = RpcError(
                 ErrorCode.INVALID_REQUEST, "too many requests, or one with this id is under way"
             )

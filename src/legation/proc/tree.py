@@ -287,7 +287,9 @@ class ProcessTree:
         excluded = look.below_spared(self._spared, self.pid) | {os.getpid()}
         root = everybody.get(self.pid)
         rooted = root is not None and root.started == self.started
-        waiting = [pid for pid, started in self._known if pid in everybody and everybody[pid].started == started]
+        waiting = [
+            pid for pid, started in self._known if pid in everybody and everybody[pid].started == started
+        ]
         waiting += look.bearing(self._token, self.started)
         if self._mark is not None:
             waiting += look.marked.get(self._mark, ())

@@ -230,7 +230,7 @@ def _canonical(value: Mapping[str, object]) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _bound(action: Action) -> "hashlib._Hash":
+def _bound(action: Action) -> hashlib._Hash:
     """The digest of what does not change with the policy: the first half of an object, up to its comma. One decision asks
     for it some four times, and of long arguments each takes milliseconds."""
     key = id(action)
@@ -246,7 +246,7 @@ def _bound(action: Action) -> "hashlib._Hash":
 
 _LONG_PARAMS: Final = 64 * 1024  # bytes
 _long_digests: Final[
-    dict[int, tuple[weakref.ref[Action], "hashlib._Hash"]]
+    dict[int, tuple[weakref.ref[Action], hashlib._Hash]]
 ] = {}  # for as long as the action is there
 
 

@@ -119,7 +119,7 @@ def literal(text: str, *, any_case: bool = False) -> Then:
 
 @lru_cache(maxsize=4096)
 def one(char: str, any_case: bool) -> Chars:
-    """That character. Shared: what is made of ten thousand rules is gone through at every full collection, at once."""
+    """Character by itself, shared: what is made of ten thousand rules is gone through at every full collection, at once."""
     return Chars(((char, char),), any_case=any_case)
 
 
