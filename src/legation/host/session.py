@@ -201,7 +201,8 @@ class Session:
             saving.add_done_callback(self._saving.discard)
 
     async def room(self) -> None:
-        """Wait until what the agent has said and done is judged and noted, but for a little of it."""
+        """Wait until what the agent has said and done is stored, judged and noted, but for a little of it."""
+        await self.stream.room()
         while len(at_work := self._saving | self.talk.judging) > MOST_AT_WORK:
             await asyncio.wait(at_work, return_when=asyncio.FIRST_COMPLETED)
 
