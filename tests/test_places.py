@@ -21,15 +21,11 @@ from tests.openers import openers
 
 from legation.agents.rpc import RpcFault
 from legation.errors import Forbidden, InvalidParams, LegationError
-from legation.host import skills
+from legation.host import create_default_fs_handler, create_default_terminal_handler, skills
 from legation.host.changes import Snapshot
 from legation.host.host import AcpHost
 from legation.host.options import HostOptions
-from legation.host.requests.services import (
-    SessionFiles,
-    create_default_fs_handler,
-    create_default_terminal_handler,
-)
+from legation.host.requests.services import SessionFiles
 from legation.proc import ProcessLauncher
 from legation.server.fs import operations
 from legation.server.fs.operations import AtomicFile, RegularFile
@@ -119,8 +115,11 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "server/sessions/service.py": (
         {
             "SessionService._create",
+            "SessionService._discard",
             "SessionService._folder",
             "SessionService._remove_folder",
+            "SessionService.folders_at_rest",
+            "_folders_in",
             "_remove",
         },
         ("fs folder",),

@@ -59,7 +59,7 @@ INSIDE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
         ("files", "forbidden", "stream"),
         ("log", "digest", "jsonl", "database", "trust"),
         ("secrets", "sqlite"),
-        ("audit", "counters", "blobs", "backup"),
+        ("audit", "counters", "blobs", "backup", "sizes"),
         ("identity",),
     ),
     "server": (
@@ -67,7 +67,7 @@ INSIDE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
         ("http", "requirements"),
         ("auth",),
         ("fs", "streaming", "sessions"),
-        ("processes", "acp"),
+        ("processes", "acp", "retention"),
         ("routes", "mesh", "instance"),
         ("run", "worker"),
     ),

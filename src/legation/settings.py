@@ -52,10 +52,10 @@ class Duration:
 
     least: float
     most: float
+    hint: str = 'seconds, or a text like "90s", "10m" or "1h"'
 
     def __call__(self, value: object) -> float:
-        hint = 'seconds, or a text like "90s", "10m" or "1h"'
-        return _quantity(value, self.least, self.most, _SECONDS, hint)
+        return _quantity(value, self.least, self.most, _SECONDS, self.hint)
 
 
 @dataclass(frozen=True)
@@ -196,6 +196,10 @@ def read_command(value: object) -> tuple[str, ...]:
 
 PREFIX: Final = "LEGATION_"
 _WEEK: Final = 7 * 86400
+_AGE: Final = 'a text like "90d", "36h" or "30m"'
+# Ages of what is to go: an hour at least as a setting, so that a slip of the pen leaves a moment to look.
+Age = Duration(0, 36500 * 86400, _AGE)
+_KEPT: Final = Duration(3600, 36500 * 86400, _AGE)
 _HTTP: Final = r"https?://[A-Za-z0-9.:\[\]_-]+/?"
 
 
@@ -483,6 +487,34 @@ class Settings:
         read_truth,
         "Whether the rehearsal agent runs what the prompts of operators say, as the server's user: commands, the tests "
         "of a folder, files anywhere. `legation exec` and the demo need no setting.",
+        flag=False,
+    )
+    keep_sessions: float | None = setting(
+        None,
+        Optional(_KEPT),
+        "How long a session that ended, or that nobody used, is kept, with its events and its own folder; then it is "
+        "deleted. Without it, for ever.",
+        flag=False,
+    )
+    keep_work: float | None = setting(
+        None,
+        Optional(_KEPT),
+        "How long the work folder of a session that was terminated is kept; the session stays. Without it, as long as the "
+        "session.",
+        flag=False,
+    )
+    keep_content: float | None = setting(
+        None,
+        Optional(_KEPT),
+        "How long the trace keeps what was said: arguments, results, reasons. By whole days; the steps stay. Without it, "
+        "as long as the steps.",
+        flag=False,
+    )
+    keep_traces: float | None = setting(
+        None,
+        Optional(_KEPT),
+        "How long steps of the trace are kept, with approvals that are over; by whole days. What is left verifies from a "
+        "checkpoint on. Without it, for ever.",
         flag=False,
     )
     sources: Mapping[str, str]  # of those that are no defaults

@@ -1,18 +1,17 @@
 """What an agent or a person said is planted everywhere it can be, then looked for on the disk and in the log."""
 
 import logging
-from datetime import date
 
 import pytest
-from tests.approvals.installation import NOW, PERSON, SUPERVISOR, Installation
+from tests.approvals.installation import NO, NOW, PERSON, SUPERVISOR, Installation
 from tests.approvals.test_grants import give
 from tests.approvals.test_trace import after
 from tests.store.canary import checkpoint, logged, new_canary, search, stored
 
 from legation.approvals import listing
 from legation.approvals.approval import ApprovalAnswer
+from legation.approvals.trace.cut import DAY_MS, purge
 from legation.approvals.trace.export import lines
-from legation.approvals.trace.step import purge_days
 from legation.errors import LegationError
 from legation.store.database.sqlite import SqliteDatabase
 from legation.wire.action import Action
@@ -64,11 +63,13 @@ async def test_nothing_that_was_said_is_in_any_table_log_or_error(
 async def test_of_purged_content_not_even_the_sealed_bytes_are_left(
     installation: Installation, request: pytest.FixtureRequest
 ) -> None:
-    await installation.ask(Action(agent="claude", tool="t", params={"text": "x" * 5000}))
+    asked = await installation.ask(Action(agent="claude", tool="t", params={"text": "x" * 5000}))
+    await installation.answer(asked, NO)  # what is open keeps what it needs
     (row,) = await installation.sql("select body from trace_content")
     remains = [bytes(row["body"][:60]), bytes(row["body"][-60:])]
     assert search(await stored(installation.database, request), remains)
-    await installation.database.transact(purge_days, "local", date(2023, 11, 15))
+    async for _ in purge(installation.database, "local", NOW + DAY_MS, NOW):
+        pass
     await installation.database.scrub()
     if isinstance(installation.database, SqliteDatabase):
         checkpoint(installation.database)

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-from datetime import date
 from typing import TypeVar, get_args
 
 import msgspec
@@ -26,6 +25,7 @@ from tests.store.installation import add_workspaces, new_key, new_sealer
 
 from legation.approvals.approval import ApprovalAnswer, ApprovalChange
 from legation.approvals.trace.chain import Chain, Head, Ledger, chains, untraced, verify
+from legation.approvals.trace.cut import DAY_MS, old_days, purge
 from legation.approvals.trace.entries import read_step, steps_of
 from legation.approvals.trace.export import lines, verify_lines
 from legation.approvals.trace.step import (
@@ -34,7 +34,6 @@ from legation.approvals.trace.step import (
     StepKind,
     TracedCall,
     new_trace_id,
-    purge_days,
 )
 from legation.approvals.transitions import Transitions
 from legation.clock import SystemClock
@@ -51,7 +50,7 @@ COLUMNS = [
     "at", "step", "trace_id", "agent", "tool", "approval_id", "session_id", "turn_id", "tool_call_id", "kind",
     "action_digest", "policy", "policy_rule", "policy_version", "status", "reason", "actor_kind", "actor",
     "actor_user", "actor_level", "confidence", "status_code", "latency_ms", "replaces", "content_owner", "digests",
-    "prev_hash", "hash",
+    "prev_hash", "cut", "hash",
 ]  # fmt: skip
 NUMBERS = {"at", "actor_level", "confidence", "status_code", "latency_ms"}
 
@@ -200,12 +199,19 @@ async def test_changed_removed_or_moved_content_is_found(installation: Installat
     assert {seq for seq, _what in await faults(installation)} & {1, 2}
 
 
+async def purged(installation: Installation, before: int) -> list[str]:
+    """The owners of what was said on the days before, which is purged."""
+    owners = await installation.database.read(old_days, "local", before)
+    async for _ in purge(installation.database, "local", before, before):
+        pass
+    return owners
+
+
 async def test_the_chain_verifies_after_its_content_was_purged(installation: Installation) -> None:
     await some_history(installation)
     day = "2023-11-14"
-    assert await installation.database.transact(purge_days, "local", date.fromisoformat(day)) == []
-    gone = await installation.database.transact(purge_days, "local", date.fromisoformat("2023-11-15"))
-    assert gone == [f"day-{day}"]
+    assert await purged(installation, NOW) == []
+    assert await purged(installation, NOW + DAY_MS) == [f"day-{day}"]
     report = await installation.verify()
     assert (report.faults, report.steps, report.purged) == ((), 10, 4)
     entries = await installation.entries()

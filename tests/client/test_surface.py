@@ -14,7 +14,7 @@ from legation.client.operations import Group
 from legation.wire.principal import Role
 
 GROUPS = {
-    "": "audit backup call_tool close connect decide find health info me ready rotate_keys sign_in_link start stop",
+    "": "audit backup call_tool close connect decide find health info me prune ready rotate_keys sign_in_link sizes start stop",
     "agents": "install list models modes",
     "sessions": "create get list pages",
     "approvals": "answer_group approve claim deny escalate follow get list",

@@ -62,6 +62,8 @@ DECIDED: dict[Route, str] = {
     ("GET", "/v1/blobs"): "open",
     ("POST", "/v1/keys/rotate"): "instance",
     ("GET", "/v1/backup"): "backup",
+    ("GET", "/v1/sizes"): "read",
+    ("POST", "/v1/prune"): "manage",
     ("GET", "/approvals"): "read",
     ("GET", "/approvals/{approval}"): "read",
     ("POST", "/approvals/{approval}/approve"): "approve",
@@ -158,6 +160,7 @@ BODIES: dict[Route, object] = {
     ("POST", "/v1/tokens"): {"label": "new", "kind": "agent", "scopes": ["read"]},
     ("POST", "/grants"): {"agent": "claude", "tools": "filesystem.*", "duration": "30m"},
     ("POST", "/v1/trust"): {"folder": "trusted"},  # below the folder that the rig serves
+    ("POST", "/v1/prune"): {"olderThan": "90d", "dryRun": True},
     ("POST", "/v1/policy/explain"): CALL,
     ("POST", "/v1/policy/replay"): {"policy": CHANGED},
     ("POST", "/tool/{name}"): {"params": {}, "agent": AGENT},

@@ -212,6 +212,16 @@ class ProgressLine:
             self._out.flush()
             self._width = max(self._width, len(text))
 
+    def count(self, text: str) -> None:
+        """Show any other measure of how far it is."""
+        with self._mutex:
+            if not self._out.isatty() or time.monotonic() - self._shown < PERIOD:
+                return
+            self._shown = time.monotonic()
+            self._out.write(f"\r{f'{self._name}: {text}'.ljust(self._width)}")
+            self._out.flush()
+            self._width = max(self._width, len(self._name) + 2 + len(text))
+
     def __enter__(self) -> Self:
         return self
 

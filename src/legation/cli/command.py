@@ -278,3 +278,12 @@ def when(ms: int | None) -> str | None:
 def named(by: str | None, name: str | None) -> str | None:
     """Name who did something: a person by name, with the id that is theirs alone."""
     return by if name is None else f"{name} ({by})"
+
+
+def byte_size(count: float) -> str:
+    """Write a size as people read it."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

@@ -18,6 +18,7 @@ from legation.cli.command import (
     Json,
     SettingsFlags,
     Style,
+    byte_size,
     connect_to,
     line,
     say_json,
@@ -101,6 +102,38 @@ def _data_folder(settings: Settings) -> DoctorFinding:
             "limited", "data folder", f"{folder}, with only {free} MiB left", "free some space"
         )
     return DoctorFinding("ok", "data folder", f"{folder}, {free} MiB free")
+
+
+SOON: Final = 30.0  # days to a full disk that are worth a word of warning
+
+
+def _growth(settings: Settings) -> DoctorFinding:
+    """Say when the disk is full at this week's rate, by the samples that a server keeps beside its data."""
+    from legation.store.sizes import growth, history
+
+    samples = history(settings.data_dir)
+    if not samples:
+        return DoctorFinding("ok", "growth", "not known yet; a running server looks every hour")
+    kept = f"{byte_size(samples[-1].total)} kept"
+    if (rate := growth(samples)) is None:
+        return DoctorFinding("ok", "growth", f"{kept}; how fast it grows is known after half a day")
+    grows = f"{kept}, {'+' if rate.own >= 0 else '-'}{byte_size(abs(rate.own))} a day this week"
+    if rate.full_in_days is None:
+        return DoctorFinding("ok", "growth", f"{grows}; the disk does not fill")
+    left = f"at this week's rate the disk is full in {_days(rate.full_in_days)}"
+    if rate.full_in_days > SOON:
+        return DoctorFinding("ok", "growth", f"{grows}; {left}")
+    if rate.own * 2 < rate.disk:  # others take most of it
+        return DoctorFinding(
+            "limited", "growth", f"{grows}; {left}, most of it not by Legation", "free some space"
+        )
+    return DoctorFinding("limited", "growth", f"{grows}; {left}", "legation prune --older-than 90d --dry-run")
+
+
+def _days(count: float) -> str:
+    if count < 1:
+        return "less than a day"
+    return f"about {count:.0f} day{'s' if round(count) != 1 else ''}" if count < 1000 else "years"
 
 
 def _sqlite(_: Settings) -> DoctorFinding:
@@ -252,6 +285,7 @@ def _database(settings: Settings) -> DoctorFinding:
 
 _CHECKS: Final[tuple[Callable[[Settings], DoctorFinding], ...]] = (
     _data_folder,
+    _growth,
     _sqlite,
     _git,
     _bubblewrap,

@@ -36,6 +36,7 @@ COMMANDS = {
     "keys": ("legation.cli.keys:app", "Keys: make one, or put a new one to use."),
     "backup": ("legation.cli.backup:backup", "Copy everything into one file, while Legation goes on."),
     "restore": ("legation.cli.backup:restore", "Make the data folder from a backup."),
+    "prune": ("legation.cli.prune:prune", "Delete what is old, while Legation goes on."),
     "migrate": ("legation.cli.migrate:migrate", "Bring the database's schema up to this release."),
     "server": ("legation.cli.up:server", "Serve the HTTP API, and nothing else."),
     "worker": ("legation.cli.up:worker", "Work on runs beside other servers; needs Postgres."),

@@ -16,6 +16,7 @@ from legation.cli.command import (
     Console,
     LocalFlags,
     PlaceFlags,
+    byte_size,
     connect,
     connect_to,
     line,
@@ -25,9 +26,9 @@ from legation.cli.command import (
     tell,
     when,
 )
-from legation.errors import Forbidden, NotFound, StorageFailed, TimedOut, Unavailable
+from legation.errors import Forbidden, LegationError, NotFound, StorageFailed, TimedOut, Unavailable
 from legation.store.files import owner_alive
-from legation.wire.api.server import OWNER_LOCK
+from legation.wire.api.server import OWNER_LOCK, Sizes
 
 if TYPE_CHECKING:
     from legation.client import Legation
@@ -46,12 +47,13 @@ def status(
     try:
         with connect(settings) as server:
             info, problem = server.info(), _why_not_ready(server)
-            edit = _why_not_in_force(server)
+            edit, sizes = _why_not_in_force(server), _sizes(server)
     except Unavailable as error:
         tell({"up": False, "why": error.message}, f"down: {error.message}", json=json)
         return error.status.exit
     if json:
-        say_json({"up": True, "ready": problem is None, "policyProblem": edit, **msgspec.to_builtins(info)})
+        known = {"policyProblem": edit, "sizes": sizes, **msgspec.to_builtins(info)}
+        say_json({"up": True, "ready": problem is None, **known})
     else:
         Console().write("up", "green" if problem is None else "yellow")
         since = f"pid {info.pid} · since {when(info.started_at)}"
@@ -60,6 +62,8 @@ def status(
             say("the newest edit of the policies is not in force, the rules before it are:", "yellow")
             for each in edit.splitlines():
                 say(f"    {line(each)}", "yellow")
+        if sizes is not None:
+            _say_sizes(sizes)
     return 0 if problem is None else Unavailable("").status.exit
 
 
@@ -77,6 +81,26 @@ def _why_not_in_force(server: Legation) -> str | None:
         return server.policy.info().problem
     except Forbidden:  # a token that may not read
         return None
+
+
+def _sizes(server: Legation) -> Sizes | None:
+    try:
+        return server.sizes()
+    except (
+        LegationError
+    ):  # a token that may not read, a server before 0.3, a database that is away: it is up all the same
+        return None
+
+
+def _say_sizes(sizes: Sizes) -> None:
+    for each in sizes.kinds:
+        if each.bytes:
+            say(f"    {each.kind:<9} {byte_size(each.bytes):>9}  {line(each.about)}")
+    total = byte_size(sum(each.bytes for each in sizes.kinds))
+    say(
+        f"    {'all':<9} {total:>9}  as of {when(sizes.at)}; {byte_size(sizes.disk_free)} free on the disk",
+        "dim",
+    )
 
 
 def stop(

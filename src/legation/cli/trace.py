@@ -28,7 +28,7 @@ from legation.cli.command import (
     show,
 )
 from legation.errors import InvalidParams
-from legation.wire.api.approvals import ChainHead, ChainReport, TraceDetail, TraceEntry, TraceStep
+from legation.wire.api.approvals import ChainHead, ChainReport, TraceDetail, TraceEntry, TraceStep, rfc3339
 
 if TYPE_CHECKING:
     from legation.approvals.trace.chain import Report
@@ -312,6 +312,8 @@ def _report(found: Report) -> ChainReport:
         purged=found.purged,
         head=ChainHead(server=found.server, seq=found.head.seq, hash=found.head.hash),
         problems=[f"step {fault.seq}: {fault.what}" for fault in found.faults],
+        first=found.first,
+        since=None if found.since is None else rfc3339(found.since),
     )
 
 
@@ -343,4 +345,9 @@ def _say(report: ChainReport) -> None:
         say(f"{name}: NOT as it was written; {counts}", "red")
     else:
         say(f"{name}: good; {counts}", "green")
+    if report.first > 1 and report.since is not None:
+        say(
+            f"    reaches back to step {report.first}, of {line(report.since)}; those before it were cut off",
+            "dim",
+        )
     say(f"    head {name}:{report.head.seq}:{line(report.head.hash)}", "dim")

@@ -201,6 +201,8 @@ class ServerConnection(Group[A]):
     stop = calls(operations.stop)
     backup = saves(operations.backup)
     rotate_keys = calls(operations.rotate_keys)
+    sizes = calls(operations.sizes)
+    prune = reads_lines(operations.prune)
     me = calls(operations.me)
     sign_in_link = calls(operations.sign_in_link)
     audit = lists(operations.list_audit)

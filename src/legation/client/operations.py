@@ -30,6 +30,7 @@ from legation.client.request import (
     ApiRequest,
     AsJson,
     FileDownload,
+    encoded,
     get,
     get_linked,
     nothing,
@@ -92,7 +93,7 @@ from legation.wire.api.identity import (
     UserChange,
     Workspace,
 )
-from legation.wire.api.server import Health, KeysRotated, Readiness, ServerInfo
+from legation.wire.api.server import Health, KeysRotated, Prune, PruneKind, Readiness, ServerInfo, Sizes
 from legation.wire.api.shape import Page
 from legation.wire.api.streams import StreamSummary
 from legation.wire.events import Event
@@ -126,6 +127,20 @@ def stop() -> ApiRequest[Health]:
 def rotate_keys() -> ApiRequest[KeysRotated]:
     """Seals with a new vault key from now on, and wraps anew what is sealed."""
     return ApiRequest("POST", "/v1/keys/rotate", AsJson(KeysRotated))
+
+
+def sizes() -> ApiRequest[Sizes]:
+    """Read how large everything is that the server keeps, by kind, as of the last hour."""
+    return get("/v1/sizes", Sizes)
+
+
+def prune(
+    older_than: str, *, kinds: Iterable[PruneKind] | None = None, dry_run: bool = False
+) -> ApiRequest[None]:
+    """Delete what is older (`90d`), in small steps: a line of JSON for each, as `PruneProgress` has it; `dry_run` only counts."""
+    wanted = None if kinds is None else [*kinds]
+    body = Prune(older_than=older_than, kinds=wanted, dry_run=dry_run)
+    return ApiRequest("POST", "/v1/prune", nothing, body=encoded(body), wait=LONG_READ)
 
 
 def me() -> ApiRequest[Me]:

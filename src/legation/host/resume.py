@@ -87,11 +87,7 @@ Row = Event | Draft
 
 def _read_row(row: Row) -> dict[str, object]:
     """Return nothing of what cannot be read, or would hold up others while it is."""
-    try:
-        value = jsontext.read(row.payload) if len(row.raw) <= LONGEST else None
-    except jsontext.READ_ERRORS:
-        return {}
-    return value if isinstance(value, dict) else {}
+    return jsontext.read_object(row.payload) if len(row.raw) <= LONGEST else {}
 
 
 def _prompt_of(row: Row) -> Sequence[object]:
@@ -471,7 +467,7 @@ class ResumeOrLoad:
         kept: Sequence[Draft] = (),
     ) -> None:
         if self.known is None:
-            self.core.sessions.add(session)
+            self.core.sessions[session.id] = session
         else:
             self._must_be_wanted(session)
         active = session.attach(self.agent, live, setup, self.mcp)

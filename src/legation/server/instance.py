@@ -40,6 +40,7 @@ from legation.server.installation import (
 )
 from legation.server.logs import secrets_of
 from legation.server.processes.processes import Processes, record_starts
+from legation.server.retention import Retention, retention_upkeep
 from legation.server.sessions.clients import SessionClients
 from legation.server.sessions.hosts import CHILDREN, WorkspaceHosts
 from legation.server.sessions.record import SessionRecords
@@ -140,6 +141,8 @@ class Services:
         self.buckets = Buckets(database, self.clock)
         self.token_uses = await enter(TokenUses(database, self.clock))
         await enter(sweeper(database, self.clock))
+        self.retention = Retention(settings, self.sessions, self.ledger, self.log, self.clock)
+        await enter(retention_upkeep(self.retention, self.clock))
         await enter(server_stream(self, troubles))
 
     async def _open_approvals(self, stack: AsyncExitStack) -> None:

@@ -22,7 +22,7 @@ Change = Literal[
     "workspace.created", "member.set", "member.removed",
     "token.created", "token.revoked", "link.created", "grant.created", "grant.revoked",
     "keys.rotated", "backup.made", "server.started", "server.stopped", "process.started",
-    "folder.trusted", "folder.untrusted", "session.deleted",
+    "folder.trusted", "folder.untrusted", "session.deleted", "data.pruned",
 ]  # fmt: skip
 
 # What each says of its target, in words for the docs.
@@ -49,6 +49,7 @@ MEANINGS: Final[dict[Change, str]] = {
     "folder.trusted": "what a repository says to agents counts in a folder; the list of trusted folders says which",
     "folder.untrusted": "it no longer counts in a folder",
     "session.deleted": "a session was deleted, with all that was recorded of it; an id that may hold a secret is given as the beginning of its SHA-256",
+    "data.pruned": "what is older than `before` (ms since the epoch) is being deleted; the target is the kind, `count` how many there were",
 }
 
 Detail = str | int | bool | None

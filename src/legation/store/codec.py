@@ -420,7 +420,14 @@ class WantedCheckpoint(NamedTuple):
         return place and found.seq <= self.upto and number <= self.number
 
 
-Op = Create | Append | Replace | SetState | SetMeta | Part | KeepCheckpoint
+@dataclass(frozen=True, slots=True, eq=False)
+class Sweep:
+    """Delete some of what is left of a deleted stream, and give some free space back to the disk."""
+
+    stream: str
+
+
+Op = Create | Append | Replace | SetState | SetMeta | Part | KeepCheckpoint | Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,6 +440,11 @@ class StorageTrouble:
 
 
 Report = Callable[[StorageTrouble], None]
+
+
+class StoreSize(NamedTuple):
+    used: int = 0
+    free: int = 0
 
 
 class Backend(Protocol):
@@ -465,6 +477,12 @@ class Backend(Protocol):
 
     def checkpoint(self, stream: str, wanted: WantedCheckpoint) -> KeepCheckpoint | None:
         """One that was kept, if it was."""
+
+    def unswept(self) -> list[StreamInfo]:
+        """Streams that were deleted, and of which something is left for `Sweep`."""
+
+    def size(self, stream: str | None = None) -> StoreSize:
+        """The bytes of one stream, or of all; what is free can be given back by `Sweep`."""
 
     def close(self) -> None: ...
 
@@ -523,5 +541,12 @@ class MemoryBackend:
     def checkpoint(self, stream: str, wanted: WantedCheckpoint) -> KeepCheckpoint | None:
         del stream, wanted
         return None
+
+    def unswept(self) -> list[StreamInfo]:
+        return []
+
+    def size(self, stream: str | None = None) -> StoreSize:
+        del stream
+        return StoreSize()
 
     def close(self) -> None: ...

@@ -17,6 +17,8 @@ LOGS: Final = "logs"
 CONFIG: Final = "config"  # what a backup had of files that the owner keeps elsewhere; nothing reads it
 SERVER: Final = "server-id"  # which server this is among those of one database: not part of a backup
 WORK: Final = "work"  # folders of sessions that were given none, by workspace and id
+DISCARDED: Final = "discarded"  # folders that are being removed
+SIZES: Final = "sizes.json"  # how large everything was, hour by hour
 COPIES: Final = ".backup-"  # folders of databases that are on their way into an archive
 REPLACED: Final = "replaced"  # what was there before a restore, by the time of that; with the keys of then
 

@@ -1,4 +1,4 @@
-"""Digests of sessions' logs: what is open in one, and how its agent is set up, by the numbers of the events that say so.
+"""Digests of sessions' logs: what is open in one, by the numbers of the events that began it.
 
 Whoever takes a session up, or comes back to it, needs no more of its past. A digest is kept with the log, as a checkpoint
 of a reading, so that the next reads only what came since.
@@ -7,7 +7,7 @@ of a reading, so that the next reads only what came since.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Literal
 from zlib import crc32
@@ -16,7 +16,7 @@ import msgspec
 
 from legation.store.codec import WantedCheckpoint
 from legation.store.stream import GROWTH_EVENTS, Stream
-from legation.wire import event_types, jsontext
+from legation.wire import event_types
 from legation.wire.event_types import (
     PermissionAnswered,
     PermissionAsked,
@@ -24,7 +24,6 @@ from legation.wire.event_types import (
     PromptStarted,
     QuestionAnswered,
     QuestionAsked,
-    SetupFacts,
 )
 from legation.wire.events import Event
 
@@ -32,14 +31,9 @@ KIND: Final = "digest"
 FORMAT: Final = 1  # to be raised whenever the same log gives another digest
 AT_ONCE: Final = 500  # events that are looked at before others have their turn
 
-MODE: Final = "current-mode-update"
-OPTIONS: Final = "config-option-update"
-FACTS: Final = SetupFacts.event_type()
-SETUP_MEMBERS: Final = ("currentModeId", "availableModes", "configOptions")
-
 Opened = Literal["turn", "permission", "question"]
-_ENDS: Final = {
-    each.event_type(): each
+_ENDS: Final = frozenset(
+    each.event_type()
     for each in (
         PermissionAsked,
         QuestionAsked,
@@ -48,8 +42,7 @@ _ENDS: Final = {
         QuestionAnswered,
         PromptFinished,
     )
-}
-_LOOKED_AT: Final = frozenset((*_ENDS, MODE, OPTIONS, FACTS))
+)
 
 
 class OpenEnd(msgspec.Struct, frozen=True, array_like=True):
@@ -60,23 +53,16 @@ class OpenEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogDigest(msgspec.Struct):
-    """`open` has them by name, in the order in which they were begun. `setup` has the last event that names each of
-    `SETUP_MEMBERS`."""
+    """`open` has them by name, in the order in which they were begun."""
 
     open: dict[str, OpenEnd] = {}
-    setup: dict[str, int] = {}
 
     def take(self, events: Sequence[Event]) -> None:
         for event in events:
-            if event.type in _LOOKED_AT:
+            if event.type in _ENDS:
                 self._look_at(event)
 
     def _look_at(self, event: Event) -> None:
-        if event.type not in _ENDS:
-            for name in SETUP_MEMBERS:
-                if name in setup_members(event):
-                    self.setup[name] = event.seq
-            return
         match event_types.decode(event):
             case PromptStarted(turn=name):
                 self.open[name] = OpenEnd("turn", event.seq)
@@ -88,18 +74,6 @@ class LogDigest(msgspec.Struct):
                 self.open.pop(name, None)
             case _:
                 pass
-
-
-def setup_members(event: Event) -> Mapping[str, object]:
-    """Return what an event says of the agent's modes and options, as an update of ACP would."""
-    try:
-        value = jsontext.read(event.brief)
-    except jsontext.READ_ERRORS:
-        return {}
-    if not isinstance(value, dict):
-        return {}
-    modes = value.get("modes") if event.type == FACTS else None
-    return {**value, **modes} if isinstance(modes, dict) else value
 
 
 async def digest(stream: Stream) -> LogDigest:

@@ -34,6 +34,7 @@ from legation.store.codec import (
     SetState,
     State,
     StorageTrouble,
+    StoreSize,
     StreamInfo,
     WantedCheckpoint,
     merge_appends,
@@ -298,6 +299,15 @@ class JsonlBackend:
                 up_to_bytes,
                 lambda line: self._malformed(stream, line),
             )
+
+    def unswept(self) -> list[StreamInfo]:
+        return []  # a file goes as one
+
+    def size(self, stream: str | None = None) -> StoreSize:
+        with self._reading():
+            names = [stream] if stream is not None else [info.name for info in self._infos()]
+            paths = [events_path(self._folder, name) for name in names]
+            return StoreSize(sum(path.stat().st_size for path in paths if path.exists()))
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -30,16 +30,19 @@ from legation.store.codec import (
     SetMeta,
     SetState,
     StorageTrouble,
+    StoreSize,
     StreamInfo,
+    Sweep,
     WantedCheckpoint,
     key_of,
     merge_appends,
 )
-from legation.store.database.sqlite import BUSY_LIMIT, connect
+from legation.store.database.sqlite import BUSY_LIMIT, connect, size_of
 from legation.store.entries import (
     DUE_CLOSED,
     DUE_OPEN,
     FAILED,
+    REOPENS,
     SEVERAL,
     ByName,
     Due,
@@ -61,6 +64,10 @@ AT_ONCE = 100  # pages in one statement
 KNOWN_STREAMS = 10_000  # whose heads are remembered
 # Milliseconds that a deletion waits for readers, so that it leaves nothing in the write-ahead log.
 SCRUB_LIMIT = 200
+# Of a deleted stream that go in one commit, some megabytes each: others' commits come in between.
+SWEEP_PAGES = 32
+SWEEP_PARTS = 8
+GIVE_BACK = 128  # of SQLite's units that a commit gives back to the disk
 PAGE_BYTES = 128 * 1024  # a reader that starts in the middle of a page decodes at most this much in vain
 
 _SCHEMA = """
@@ -77,8 +84,7 @@ create table stream (
   cwd text,
   place integer,
   used integer not null default 0,
-  flags integer not null default 0,
-  loads integer as (state = 'open' or (state = 'closed' and flags & 8)) virtual
+  flags integer not null default 0
 ) strict;
 create table page (
   id integer primary key,
@@ -111,16 +117,18 @@ create index checkpoint_by_messages on checkpoint (stream, kind, first_seq, mess
 """
 
 # By what lists find their streams: each reads what it shows. The columns are those of an `Entry`; `place` is where it stands
-# among the newest, and null where it is in no list; `loads` says that a client of ACP can open it.
+# among the newest, and null where it is in no list. What a client of ACP can load is no generated column: SQLite cannot
+# copy a table that has one (`vacuum into`) in every release.
 _LISTED = "place is not null"
+_LOADS = f"(state = 'open' or (state = 'closed' and flags & {REOPENS}))"
 _FAILED = f"{_LISTED} and state = 'open' and flags & {FAILED}"
 _SEVERAL = f"{_LISTED} and flags & {SEVERAL}"
 _DUE = f"((state = 'open' and flags & {DUE_OPEN}) or (state = 'closed' and flags & {DUE_CLOSED}))"
 _INDEXES = (
     "create index stream_by_name on stream (workspace, state, name)",
     f"create index stream_by_age on stream (workspace, place, name) where {_LISTED}",
-    f"create index stream_by_use on stream (workspace, agent, used, name) where {_LISTED} and loads",
-    f"create index stream_by_folder on stream (workspace, cwd, agent, loads, used, name) where {_LISTED}",
+    f"create index stream_by_use on stream (workspace, agent, used, name) where {_LISTED} and {_LOADS}",
+    f"create index stream_by_folder on stream (workspace, cwd, agent, {_LOADS}, used, name) where {_LISTED}",
     f"create index stream_in_several on stream (workspace, name) where {_SEVERAL}",
     f"create index stream_failed on stream (workspace, agent, place, name) where {_FAILED}",
     f"create index stream_due on stream (workspace, name) where {_DUE}",
@@ -145,9 +153,7 @@ _MIGRATIONS = {
     alter table stream add column cwd text;
     alter table stream add column place integer;
     alter table stream add column used integer not null default 0;
-    alter table stream add column flags integer not null default 0;
-    alter table stream add column
-      loads integer as (state = 'open' or (state = 'closed' and flags & 8)) virtual;""",
+    alter table stream add column flags integer not null default 0;""",
     6: """create table if not exists checkpoint (
       id integer primary key,
       stream integer not null references stream (id),
@@ -176,10 +182,22 @@ _ADVANCE = """create temp trigger page_advances_stream after insert on main.page
   begin update stream set head = new.last_seq where id = new.stream; end"""
 _RESTART = """update stream set state = 'open', head = ?2, first_seq = ?1,
   earlier = case when first_seq < ?1 then ltrim(earlier || ' ' || first_seq) else earlier end where id = ?3"""
-_DROP_PAGES = "delete from page where stream = ?"
+_DROP_PAGES = "delete from page where id in (select id from page where stream = ? limit ?)"
 _INSERT_PART = """insert into part (stream, blob, number, body)
   select id, ?, ?, ? from stream where id = ? and state <> 'deleted' on conflict do nothing"""
-_DROP_PARTS = "delete from part where stream = ?"
+_DROP_PARTS = "delete from part where rowid in (select rowid from part where stream = ? limit ?)"
+# Streams of which a deletion left something. A release that does not know of it leaves that where it is.
+_UNSWEPT_TABLE = (
+    "create table if not exists unswept (stream integer primary key references stream (id)) strict"
+)
+_UNSWEPT = f"{_INFOS} where stream.id in (select stream from unswept) order by id"  # noqa: S608 - nobody's words
+_LEAVE = """insert into unswept (stream) select ?1 where exists (select 1 from page where stream = ?1)
+  or exists (select 1 from part where stream = ?1) on conflict do nothing"""
+_SWEPT = """delete from unswept where stream = ?1 and not exists (select 1 from page where stream = ?1)
+  and not exists (select 1 from part where stream = ?1)"""
+_IS_DELETED = "select 1 from stream where id = ? and state = 'deleted'"
+_STREAM_SIZE = """select (select coalesce(sum(length(body)), 0) from page where stream = stream.id)
+  + (select coalesce(sum(length(body)), 0) from part where stream = stream.id) from stream where name = ?"""
 _READ_PARTS = """select part.body from part join stream on stream.id = part.stream
   where stream.name = ? and part.blob = ? order by part.number"""
 _SET_STATE = "update stream set state = ? where id = ?"
@@ -231,6 +249,7 @@ class SqliteBackend:
             self._lock.acquire()
             self._writer = self._connect()
             self._migrate()
+            self._writer.execute(_UNSWEPT_TABLE)
             self._writer.execute(_ADVANCE)
             self._reader = self._connect()
             self._reader.execute("pragma query_only = on")
@@ -304,7 +323,7 @@ class SqliteBackend:
         for op in ops:
             self._apply(op)
         run("commit")
-        if any(isinstance(op, SetState) and op.state == "deleted" for op in ops):
+        if any(isinstance(op, Sweep) or (isinstance(op, SetState) and op.state == "deleted") for op in ops):
             self._scrub()
 
     def _scrub(self) -> None:
@@ -337,14 +356,19 @@ class SqliteBackend:
                     self._set_meta(stream_id, op.meta)
             case SetState():
                 if op.state == "deleted":  # of a stream that is gone its name is left, and no word of it
-                    run(_DROP_PAGES, (stream_id,))
-                    run(_DROP_PARTS, (stream_id,))
                     run(_DROP_CHECKPOINTS, (stream_id,))
                     run(_BURY, (stream_id,))
+                    self._drop_some(stream_id)
+                    run(_LEAVE, (stream_id,))
                 else:
                     run(_SET_STATE, (op.state, stream_id))
             case SetMeta():
                 self._set_meta(stream_id, op.meta)
+            case Sweep():
+                if run(_IS_DELETED, (stream_id,)).fetchone():
+                    self._drop_some(stream_id)
+                    run(_SWEPT, (stream_id,))
+                run(f"pragma incremental_vacuum({GIVE_BACK})").fetchall()
             case Part():
                 run(_INSERT_PART, (op.blob, op.number, op.body, stream_id))
             case KeepCheckpoint():
@@ -355,6 +379,10 @@ class SqliteBackend:
 
     def _set_meta(self, stream_id: int, meta: bytes) -> None:
         self._writer.execute(_SET_META, (meta, *_columns(meta), stream_id))
+
+    def _drop_some(self, stream_id: int) -> None:
+        self._writer.execute(_DROP_PAGES, (stream_id, SWEEP_PAGES))
+        self._writer.execute(_DROP_PARTS, (stream_id, SWEEP_PARTS))
 
     def _pages(self, op: Append | Replace) -> list[Page]:
         """Pages of the events that are not stored. From now on the stream's head is what it will be then."""
@@ -429,6 +457,16 @@ class SqliteBackend:
             self._malformed(stream, event.digest)
         return replace(event, raw=b"".join([body for (body,) in parts]) or event.raw)
 
+    def unswept(self) -> list[StreamInfo]:
+        return self._infos(_UNSWEPT)
+
+    def size(self, stream: str | None = None) -> StoreSize:
+        with self._reading():
+            if stream is not None:
+                found = self._reader.execute(_STREAM_SIZE, (stream,)).fetchone()
+                return StoreSize(found[0] if found else 0)
+            return StoreSize(*size_of(self._reader))
+
     @contextmanager
     def _reading(self) -> Iterator[None]:
         try:
@@ -467,9 +505,9 @@ _NEWEST = f"{_INFOS} indexed by stream_by_age where workspace = ? and {_LISTED} 
 _FAILURES = f"""{_INFOS} indexed by stream_failed
   where workspace = ? and agent = ? and {_FAILED} and (place, name) > (?, ?)"""
 _IN_PLACE = "order by place, name limit ?"
-_BY_USE = f"{_INFOS} indexed by stream_by_use where workspace = ? and agent = ? and {_LISTED} and loads"
+_BY_USE = f"{_INFOS} indexed by stream_by_use where workspace = ? and agent = ? and {_LISTED} and {_LOADS}"
 _IN_FOLDER = f"""{_INFOS} indexed by stream_by_folder
-  where workspace = ? and agent = ? and {_LISTED} and loads = 1 and cwd = ?"""
+  where workspace = ? and agent = ? and {_LISTED} and {_LOADS} = 1 and cwd = ?"""
 _IN_USE = "and (used, name) < (?, ?) order by used desc, name desc limit ?"
 _IDS = "select id from stream indexed by"
 _WORKING_IN = f"""{_INFOS} where name > ?4 and id in (

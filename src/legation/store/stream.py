@@ -45,6 +45,8 @@ if TYPE_CHECKING:
         async def read(self, stream: str, after: int, room: int = ...) -> list[Event]: ...
         async def keep(self, stream: Stream, text: bytes) -> str: ...
         async def checkpoint(self, stream: str, wanted: WantedCheckpoint) -> KeepCheckpoint | None: ...
+        async def sweep(self, stream: Stream) -> None: ...
+        async def room(self, stream: Stream) -> None: ...
 
 
 TAIL_EVENTS = 16_384  # recent events kept for subscribers that keep up; the others read from the store
@@ -118,6 +120,7 @@ class Stream:
         self._before_tail = info.head  # the number just below the first event of the tail
         self._acks: list[tuple[int, asyncio.Future[None]]] = []
         self._ahead: list[Event] = []  # on the way to the disk: those above `visible`
+        self.pending_bytes = 0  # of these
         self._line: deque[ReservedEvent | Op] = deque()  # from the first place that is not filled on
         self.news = asyncio.Event()
         self.news_ahead: asyncio.Event | None = None
@@ -155,6 +158,10 @@ class Stream:
             self.head = receipt.last_seq
             self.advance(Append(self.key, events, size_of(events)))
         return receipt
+
+    async def room(self) -> None:
+        """Wait until the disk has caught up enough with this stream to take more of it."""
+        await self._log.room(self)
 
     async def keep(self, draft: Draft) -> Draft:
         """Store a long text ahead of its event, in parts that hold up nobody; where that cannot be, it comes with it."""
@@ -280,6 +287,7 @@ class Stream:
         """Strict: the events are gone; the name and its numbers are never used again."""
         if self._state != "deleted":
             await self._change(SetState(self.key, "deleted"))
+        await self._log.sweep(self)
 
     def set_meta(self, meta: bytes, *, replaces: bytes | None = None) -> Awaitable[None]:
         """Strict: what to know of the stream besides its events, as one line of JSON. It is the stream's `meta` at once,

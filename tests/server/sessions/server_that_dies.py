@@ -1,4 +1,5 @@
-"""`legation` that is killed when a function is called. argv: `module:Class.function`, the number of the call, and the rest."""
+"""`legation` that is killed when a function is called. argv: `module:Class.function` or `module:function`, the number of the
+call, and the rest."""
 
 import importlib
 import os
@@ -11,8 +12,9 @@ from legation.cli.main import main
 
 def die_at(where: str, number: int) -> None:
     module, _, path = where.partition(":")
-    owner, name = path.split(".")
-    holder = getattr(importlib.import_module(module), owner)
+    owner, _, name = path.rpartition(".")
+    holder = importlib.import_module(module)
+    holder = getattr(holder, owner) if owner else holder
     real, calls = getattr(holder, name), iter(range(1, number + 1))
 
     def dying(*args: Any, **kwargs: Any) -> Any:

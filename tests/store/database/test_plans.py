@@ -37,12 +37,13 @@ WHOLE = {
 # What reads all of a record, and says so.
 ASKED_FOR_ALL = {
     "chains": "no more than the first entry of the index behind each server",
+    "tables": "sizes: every page of the file, once an hour, by a connection of its own",
     "tools": "no more than the first entry of the index behind each tool",
     "keys_in_use": "a key is missing: how much is sealed with it",
     "untraced": "verify: every approval is held against its trace",
 }
-# Bounded by a partial index of what is open or in force now, whatever is on record.
-OPEN_NOW = re.compile(r"\b(approval_open_\w+|approval_pending_\w+|approval_grant_live)\b")
+# Bounded by a partial index of what is open, in force or being purged now, whatever is on record.
+OPEN_NOW = re.compile(r"\b(approval_open_\w+|approval_pending_\w+|approval_grant_live|content_key_purged)\b")
 LIMITED = re.compile(r"\blimit :limit$")
 
 

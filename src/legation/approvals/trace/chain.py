@@ -11,6 +11,9 @@ computes everything anew. Who must exclude that keeps the head of `verify` elsew
 while its key is there. Content that was purged with its key is counted and no fault. In the database it also holds the
 approvals against the trace: every approval that the trace tells of is there, as the trace tells it (what was asked, how
 it ended, who answered, whether it was used), and there is none besides.
+
+INV-C4  A chain may begin later than with 1: then a checkpoint in it names the step that its first one follows, by number
+        and hash, and stands as any other step. What was before is cut off, and its approvals with it (`cut.py`).
 """
 
 from __future__ import annotations
@@ -152,6 +155,7 @@ class Chain:
             replaces=draft.replaces,
             content_owner=sealed[0][0].owner if sealed else None,
             digests=msgspec.json.encode(digests, order="sorted").decode() if digests else None,
+            cut=draft.cut,
         )
 
     def _write(
@@ -313,6 +317,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str
     server: str
     steps: int
+    first: int = 1  # the number of the first step: those before it were cut off
+    since: int | None = None  # the time of it
     checked: int  # contents that are there
     purged: int  # contents whose key was destroyed
     head: Head
@@ -330,11 +336,33 @@ class Link(msgspec.Struct, frozen=True):
     hash: str
 
 
+class TraceCut(msgspec.Struct, frozen=True):
+    """The part of a chain that a checkpoint stands for: from the first to the last number, and their times. `hash` is that
+    of the last."""
+
+    first: int
+    last: int
+    hash: str
+    since: int
+    until: int
+
+
+def read_cut(step: ChainStep) -> TraceCut | None:
+    try:
+        return None if step.cut is None else msgspec.json.decode(step.cut, type=TraceCut)
+    except msgspec.MsgspecError:  # tampered with: then the hash is wrong as well
+        return None
+
+
 class Verifier:
     """A check of one chain: it takes the links in order, and holds each against the one before."""
 
     def __init__(self) -> None:
         self.last = Head(0, GENESIS)
+        self.first = 1
+        self.since: int | None = None
+        self.begins_after: Head | None = None  # what a checkpoint is to name, until one does
+        self._before = Head(0, GENESIS)  # the step that the first one follows
         self.steps = 0
         self.checked = 0
         self.purged = 0
@@ -344,6 +372,14 @@ class Verifier:
     def link(self, link: Link) -> None:
         step = link.step
         self.steps += 1
+        if self.steps == 1:
+            self.first, self.since = step.seq, step.at
+            if step.seq > 1:
+                self.last = self.begins_after = self._before = Head(step.seq - 1, step.prev_hash)
+        if self.begins_after is not None and step.step == StepKind.CHECKPOINT:
+            cut = read_cut(step)
+            if cut is not None and Head(cut.last, cut.hash) == self.begins_after:
+                self.begins_after = None
         if step.seq != self.last.seq + 1:
             self.fault(step.seq, f"the steps before it, from {self.last.seq + 1} on, are missing")
         elif step.prev_hash != self.last.hash:
@@ -375,22 +411,34 @@ class Verifier:
             self.otherwise.append(Fault(seq, what))
 
     def end(self, stored: Head, known: Known) -> None:
+        if self.begins_after is not None:
+            self.fault(self.first, "the steps before it, from 1 on, are missing")
         if stored != self.last:
             self.fault(self.last.seq, f"the chain should end with step {stored.seq}, as its head says")
         for each in _heads(known):
             if each.seq > stored.seq:
                 self.fault(each.seq, "the chain was longer before: its end was cut off")
+            if self.first > 1 and each.seq == self._before.seq and each.hash != self._before.hash:
+                self.fault(self.first, "it follows another step than was there before")
 
     def known(self, link: Link, known: Known) -> None:
         for each in _heads(known):
             if link.step.seq == each.seq and link.hash != each.hash:
                 self.fault(each.seq, "it is another step than was there before")
 
+    def anew(self) -> Verifier:
+        """Begin again where the chain begins now; what was found stays found."""
+        fresh = Verifier()
+        fresh.faults, fresh.otherwise = self.faults, self.otherwise
+        return fresh
+
     def report(self, workspace: str, server: str) -> Report:
         return Report(
             workspace=workspace,
             server=server,
             steps=self.steps,
+            first=self.first,
+            since=self.since,
             checked=self.checked,
             purged=self.purged,
             head=self.last,
@@ -409,6 +457,8 @@ async def verify(
         stretch = await database.read(_stretch, workspace, server, verifier.last.seq, last)
         if not stretch.steps:
             break
+        if stretch.begins and verifier.steps:  # all that was read was cut off meanwhile
+            verifier = verifier.anew()
         for row in stretch.steps:
             link = Link(read_step(row), row["hash"])
             verifier.link(link)
@@ -417,6 +467,9 @@ async def verify(
             _check_approval(verifier, link.step, stretch)
         for seq in stretch.contents:
             verifier.fault(seq, "there is content of a step that is not there")
+        if verifier.begins_after is not None and verifier.last.seq >= last:
+            # The checkpoint may have come since: it stands when what it names is gone.
+            stored, last = await database.read(_ends, workspace, server)
     verifier.end(stored, known)
     return verifier.report(workspace, server)
 
@@ -439,6 +492,7 @@ def _heads(known: Known) -> Sequence[Head]:
 @dataclass(slots=True)
 class _Stretch:
     steps: Rows
+    begins: bool  # its first step is the first of the chain
     contents: dict[int, list[Row]]  # by the step's number; taken out as they are checked
     keys: dict[str, int]  # owner -> when its key was made
     approvals: dict[str, Approval]  # that steps of the stretch asked for, by id
@@ -469,6 +523,8 @@ def _asks(step: ChainStep) -> bool:
 def _check_approval(verifier: Verifier, step: ChainStep, stretch: _Stretch) -> None:
     if not _asks(step):
         return
+    if not any(each.step == StepKind.PROPOSED for each in stretch.told.get(step.trace_id, ())):
+        return  # cut off right before it, and its approval with that
     found = stretch.approvals.get(step.approval_id or "")
     if found is None:
         verifier.contradicted(step.seq, f"its approval {step.approval_id} was removed")
@@ -547,8 +603,12 @@ def _stretch(workspace: str, server: str, after: int, last: int) -> Transaction[
     place = {"workspace": workspace, "server": server, "after": after}
     steps = yield _SQL.steps_between(**place, last=last, limit=VERIFY_BATCH)
     if not steps:
-        return _Stretch([], {}, {}, {}, {})
+        return _Stretch([], False, {}, {}, {}, {})
     end = steps[-1]["seq"]
+    begins = False
+    if steps[0]["seq"] != after + 1:
+        (first,) = yield _SQL.first_step(workspace=workspace, server=server, from_seq=0)
+        begins = first["seq"] == steps[0]["seq"]
     contents: dict[int, list[Row]] = {}
     for row in (yield _SQL.contents_between(**place, last=end)):
         contents.setdefault(row["seq"], []).append(row)
@@ -558,6 +618,7 @@ def _stretch(workspace: str, server: str, after: int, last: int) -> Transaction[
     told = yield _SQL.steps_of(workspace=workspace, traces=_json(row["trace_id"] for row in asking))
     return _Stretch(
         steps=steps,
+        begins=begins,
         contents=contents,
         keys={row["owner"]: row["created_at"] for row in keys},
         approvals={row["id"]: approval.read(row) for row in approvals},

@@ -25,7 +25,7 @@ import msgspec
 from legation.approvals.trace.chain import Chain, Known, Ledger, Link, Report, Verifier
 from legation.approvals.trace.entries import read_step
 from legation.approvals.trace.step import ChainStep, OpenedContent, Seals, StepDraft
-from legation.errors import InvalidParams, StorageFailed
+from legation.errors import Conflict, InvalidParams, StorageFailed
 from legation.store.database.transaction import Database, Queries, Rows, Transaction
 from legation.store.datafolder import make_folder
 from legation.store.secrets.sealer import Sealer
@@ -64,11 +64,14 @@ async def lines(
     with_contents: bool = True,
 ) -> AsyncGenerator[bytes]:
     """Export every step after a number, each as one line. Content that was purged is left out, or all of it."""
-    seals = Seals(sealer, workspace)
+    seals, begun = Seals(sealer, workspace), False
     while True:
         rows, contents = await database.read(_stretch, workspace, server, after, with_contents)
         if not rows:
             return
+        if begun and rows[0]["seq"] != after + 1:
+            raise Conflict("cannot go on with the export: the chain was cut meanwhile; export it again")
+        begun = True
         said: dict[int, dict[str, ExportedContent]] = {}
         for opened in map(seals.open, contents):
             content = ExportedContent(opened.salt.hex(), msgspec.Raw(opened.plain))

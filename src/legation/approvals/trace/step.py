@@ -24,7 +24,7 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final, Literal, TypeAlias
 
@@ -66,6 +66,7 @@ class StepKind(StrEnum):
     EXPIRED = "expired"  # nobody answered in time, or nobody used the answer
     UNASKED = "unasked"  # it was done, and nobody was asked: `policy` is what the rules would have said
     SUPERSEDED = "superseded"  # whoever waited is dead, or another approval stands in its place
+    CHECKPOINT = "checkpoint"  # the chain's first steps were cut off; of no call
 
 
 class ChainStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,6 +102,7 @@ class ChainStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     replaces: str | None = None
     content_owner: str | None = None
     digests: str | None = None  # JSON: the content's name -> hex
+    cut: str | None = None  # JSON of `TraceCut`, in a checkpoint
 
     def __post_init__(self) -> None:
         if self.confidence is not None:
@@ -172,6 +174,7 @@ class StepDraft(msgspec.Struct, frozen=True, kw_only=True):
     status_code: int | None = None
     latency_ms: int | None = None
     replaces: str | None = None
+    cut: str | None = None
 
 
 def proposed(
@@ -339,12 +342,6 @@ def contents_of(workspace: str, traces: Iterable[str], names: Iterable[str]) -> 
     wanted = {"traces": traces, "names": names}
     lists = {name: msgspec.json.encode([*dict.fromkeys(each)]).decode() for name, each in wanted.items()}
     return (yield _SQL.contents_of(workspace=workspace, **lists))
-
-
-def purge_days(workspace: str, before: date) -> Transaction[list[str]]:
-    """Destroy what was said on the days before one. Afterwards `database.scrub()` leaves no byte of it on SQLite."""
-    rows = yield _SQL.purge_days(workspace=workspace, before=f"day-{before.isoformat()}")
-    return [row["owner"] for row in rows]
 
 
 def _bound(workspace: str, owner: str, server: str, seq: int, name: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
@@ -19,15 +19,28 @@ import legation
 from legation.agents.catalogue.entries import CUSTOM_FILE
 from legation.approvals.policy.document import Problems
 from legation.approvals.policy.load import files_of
-from legation.errors import Conflict, Forbidden, LegationError, Unavailable
+from legation.errors import Conflict, Forbidden, InvalidParams, LegationError, Unavailable
 from legation.server.http.openapi import PROBLEM_MEDIA
 from legation.server.http.routes import OPEN, Call, Routes, needs
-from legation.settings import Settings, config_file
+from legation.server.routes.traces import NDJSON
+from legation.settings import Age, Settings, Unusable, config_file
 from legation.store.audit import record
 from legation.store.backup import Written, archive
 from legation.store.secrets.sealer import drop_older_keys, open_key_file, rotate_key_file
 from legation.store.secrets.vault import check_keys, keys_named
-from legation.wire.api.server import Check, Health, KeysRotated, Readiness, ServerInfo
+from legation.store.sizes import KINDS, growth
+from legation.wire.api.server import (
+    USUAL_KINDS,
+    Check,
+    Health,
+    KeysRotated,
+    KindSize,
+    Prune,
+    PruneProgress,
+    Readiness,
+    ServerInfo,
+    Sizes,
+)
 
 if TYPE_CHECKING:
     from legation.server.instance import Services
@@ -170,6 +183,58 @@ async def backup(call: Call, *, keys: bool = False) -> Response:
     now = services.clock.now_ms()
     await services.database.transact(record, call.principal, "backup.made", "server", {"keys": keys}, now)
     return StreamingResponse(_pieces(services, now, keys=keys), media_type="application/x-tar")
+
+
+@routes.get("/v1/sizes", access=needs("read"))
+async def read_sizes(call: Call) -> Sizes:
+    """How large everything is that this server keeps, by kind, as of the last hour; and when the disk of its data folder is
+    full at the rate of the last week."""
+    samples = await call.services.retention.samples()
+    last, rate = samples[-1], growth(samples)
+    return Sizes(
+        at=last.at,
+        kinds=[
+            KindSize(kind=kind, bytes=last.kinds.get(kind, 0), about=about) for kind, about in KINDS.items()
+        ],
+        disk_free=last.disk_free,
+        grows_per_day=rate and rate.own,
+        disk_fills_per_day=rate and rate.disk,
+        full_in_days=rate and rate.full_in_days,
+    )
+
+
+@routes.post("/v1/prune", access=needs("manage"), media=NDJSON, errors=(Conflict,))
+async def prune(call: Call, body: Prune) -> Response:
+    """Delete what is older, in this workspace, in small steps beside all other work: one JSON line for each, and a last one
+    for each kind with `done`. `dryRun` only counts.
+
+    `sessions` are those that ended or that nobody used since, `work` the folders of those that were terminated, `content`
+    what the trace has of what was said, `traces` its steps; the last two by whole days (UTC). What is at work stays. It may
+    be broken off at any time, and done again.
+    """
+    services = call.services
+    try:
+        age = Age(body.older_than)
+    except Unusable as error:
+        raise InvalidParams(f"cannot prune: `olderThan` {error}", {"path": "$.olderThan"}) from None
+    if services.retention.pruning.locked():
+        raise Conflict("cannot prune now: another prune is under way; try again when it is done")
+    told = services.retention.prune(call.principal, body.kinds or USUAL_KINDS, age, dry=body.dry_run)
+    return StreamingResponse(_lines(told), media_type=NDJSON)
+
+
+async def _lines(told: AsyncGenerator[PruneProgress]) -> AsyncIterator[bytes]:
+    last: PruneProgress | None = None
+    async with aclosing(told):
+        try:
+            async for last in told:
+                yield msgspec.json.encode(last) + b"\n"
+        except LegationError as error:  # the answer has begun: what is wrong is a line of it
+            broken = last or PruneProgress(kind="sessions", count=0, of=0, bytes=0, done=False)
+            yield (
+                msgspec.json.encode(msgspec.structs.replace(broken, done=False, problem=error.message))
+                + b"\n"
+            )
 
 
 async def _pieces(services: Services, now: int, *, keys: bool) -> AsyncIterator[bytes]:

@@ -21,7 +21,7 @@ from legation.server.http.routes import Call, RouteReply, Routes, needs
 from legation.server.routes.page import PageLimit, listed
 from legation.server.routes.rates import limit_caller
 from legation.store.counters import Limit
-from legation.wire.api.approvals import ChainHead, ChainReport, TraceDetail, TraceEntry
+from legation.wire.api.approvals import ChainHead, ChainReport, TraceDetail, TraceEntry, rfc3339
 from legation.wire.api.shape import Page
 
 NDJSON: Final = "application/x-ndjson"
@@ -191,6 +191,8 @@ def _report(report: Report) -> ChainReport:
         purged=report.purged,
         head=ChainHead(server=report.server, seq=report.head.seq, hash=report.head.hash),
         problems=[f"step {fault.seq}: {fault.what}" for fault in report.faults],
+        first=report.first,
+        since=None if report.since is None else rfc3339(report.since),
     )
 
 

@@ -42,10 +42,6 @@ if TYPE_CHECKING:
     from legation.host.session import Session
     from legation.server.sessions.agents import AgentSlot
 
-# What the server keeps of a session beside its events: how it was asked for, how it is set, what waits for it.
-#
-# It stands in the stream's metadata, in the clear, so nothing of it is a secret: MCP servers are in the vault.
-
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class StoredStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -372,6 +368,17 @@ def must_be_idle(record: SessionRecord) -> None:
         )
 
 
+def is_at_rest(record: SessionRecord, before_ms: int) -> bool:
+    """Tell whether it has ended, or nobody used it, since before a time; and no agent has it, and nothing waits for one."""
+    details = record.details
+    used = (
+        details.updated_at or record.last_used
+    )  # an agent may say anything of that, so it counts where nobody else knows
+    waits = details.queue or details.begun is not None or details.prompted is not None
+    held = record.working is not None or record.lock.locked()
+    return record.status in ("closed", "disconnected") and 0 < used < before_ms and not waits and not held
+
+
 class SessionRecords:
     """The owner of records. One is read when it is needed, and forgotten when nobody uses it: there are as many in memory as
     sessions at work.
@@ -510,6 +517,10 @@ class SessionRecords:
     def delete(self, record: SessionRecord) -> None:
         """Forget it; its name stays taken."""
         self._known.pop((record.workspace, record.id), None)
+
+    def is_claimed(self, workspace: str, session_id: str) -> bool:
+        """Tell whether one of that name is being made."""
+        return (workspace, session_id) in self._claimed
 
     @asynccontextmanager
     async def claim(self, workspace: str, session_id: str) -> AsyncIterator[None]:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from legation.approvals.grants import GrantService
 from legation.approvals.queue import ApprovalQueue
 from legation.clock import new_id
-from legation.errors import InvalidParams, LegationError, StorageFailed
+from legation.errors import Conflict, InvalidParams, LegationError, NotFound, StorageFailed
 from legation.server.sessions.agents import AgentSlot, SessionAgents
 from legation.server.sessions.approvals import SessionApprovals, half_given, must_be_allowed, until_granted
 from legation.server.sessions.hosts import WorkspaceHosts
@@ -31,14 +31,15 @@ from legation.server.sessions.record import (
     SealedServers,
     SessionRecord,
     SessionRecords,
+    is_at_rest,
     must_be_idle,
     must_be_open,
     must_be_session_id,
     was_deleted,
 )
 from legation.store import audit
-from legation.store.database.transaction import Queries, Transaction
-from legation.store.datafolder import WORK, make_folder
+from legation.store.database.transaction import Queries, Transaction, rows
+from legation.store.datafolder import DISCARDED, WORK, make_folder
 from legation.store.entries import Newest, WorkingIn
 from legation.store.secrets.sealer import is_plain
 from legation.store.secrets.vault import Vault
@@ -58,6 +59,7 @@ FolderOf: TypeAlias = Callable[[str], Awaitable[Path]]
 """The real path of a folder that somebody named, if sessions may work there."""
 
 _SQL: Final = Queries("door")
+_APPROVALS: Final = Queries("approvals")
 
 logger = logging.getLogger("legation.sessions")
 
@@ -246,7 +248,7 @@ class SessionService:
             return await self.folder_of(directory), None
         if former is not None:
             return Path(former.meta.cwd), None
-        own = self._data_dir / WORK / workspace / session_id
+        own = self.own_folder(workspace, session_id)
         try:
             await asyncio.to_thread(make_folder, own.parent)
             await asyncio.to_thread(own.mkdir, mode=0o700)
@@ -257,6 +259,10 @@ class SessionService:
                 f"cannot make a folder for session {session_id}: {error.strerror}; mend that, or give a directory"
             ) from error
         return own, own
+
+    def own_folder(self, workspace: str, session_id: str) -> Path:
+        """Name the folder that is made for one that is given none."""
+        return self._data_dir / WORK / workspace / session_id
 
     # Spoken to.
 
@@ -385,10 +391,88 @@ class SessionService:
             slot.must_be_for(record)
         await self._ending.run(self._mark_and_delete(by, record, slot))
 
-    async def _mark_and_delete(self, by: Principal, record: SessionRecord, slot: AgentSlot | None) -> None:
+    async def at_rest(self, workspace: str, before_ms: int, *, over: bool = False) -> list[str]:
+        """List those that ended, or were used last, before a time: nothing runs or waits in them, and nobody is asked. With
+        `over`, only those that never go on."""
+        asking = await self._asking(workspace)
+
+        def named(record: SessionRecord) -> str | None:
+            goes = is_at_rest(record, before_ms) and (not over or _is_over(record))
+            return record.id if goes and record.id not in asking else None
+
+        found, _ = await self.records.listed(Newest(workspace), None, named)
+        return [each for each in found if each is not None]
+
+    async def delete_at_rest(self, by: Principal, session_id: str, before_ms: int) -> bool:
+        """Delete one as `delete` does, unless it is used again by now; tell whether it was."""
+        record = await self.records.find(by.workspace, session_id)
+        if record is None:
+            return False
+        try:
+            await self._ending.run(self._mark_and_delete(by, record, None, before_ms))
+        except (NotFound, Conflict):
+            return False
+        return True
+
+    async def _asking(self, workspace: str) -> set[str]:
+        found = await self._database.read(rows, _APPROVALS.open_sessions(workspace=workspace))
+        return {row["session_id"] for row in found}
+
+    async def folders_at_rest(self, workspace: str, before_ms: int) -> list[Path]:
+        """List folders made for sessions that ended before a time, or that have no session, and that no other works in."""
+        ended = {*await self.at_rest(workspace, before_ms, over=True)}
+        work = Path(await asyncio.to_thread(os.path.realpath, self._data_dir / WORK / workspace))
+        found = []
+        for name, changed in await asyncio.to_thread(_folders_in, work):
+            there = name in ended or await self.records.find(workspace, name) is not None
+            goes = name in ended if there else changed < before_ms
+            if not goes or self.records.is_claimed(workspace, name):
+                continue
+            if not await self._is_used(work / name, (workspace, name)):
+                found.append(work / name)
+        return found
+
+    async def remove_folder_at_rest(self, workspace: str, folder: Path, before_ms: int) -> bool:
+        """Remove one of those, at once for everybody; tell whether it was still at rest."""
+        record = await self.records.find(workspace, folder.name)
+        if record is not None and not (_is_over(record) and is_at_rest(record, before_ms)):
+            return False
+        if record is not None or await self.records.was_deleted(workspace, folder.name):
+            await asyncio.to_thread(self._discard, folder)
+            return True
+        try:
+            async with self.records.claim(workspace, folder.name):  # nobody begins to work there now
+                await asyncio.to_thread(self._discard, folder)
+        except Conflict:
+            return False
+        return True
+
+    def _discard(self, folder: Path) -> None:
+        """Move it away in one step: whatever ends this, it is there whole or gone, and the next start removes the rest."""
+        trash = self._data_dir / DISCARDED
+        make_folder(trash)
+        gone = trash / new_id("dir")
+        try:
+            folder.rename(gone)
+        except OSError:  # another file system
+            gone = folder
+        _remove(gone)
+
+    async def remove_discarded(self) -> None:
+        """Remove what a killed server had moved away."""
+        for name, _ in await asyncio.to_thread(_folders_in, self._data_dir / DISCARDED):
+            await asyncio.to_thread(_remove, self._data_dir / DISCARDED / name)
+
+    async def _mark_and_delete(
+        self, by: Principal, record: SessionRecord, slot: AgentSlot | None, before_ms: int | None = None
+    ) -> None:
         async with record.changing:
             if self.records.held(record.workspace, record.id) is not record:
                 raise was_deleted(record.id)  # by whoever was before us
+            if before_ms is not None:
+                asked = record.id in await self._asking(record.workspace)
+                if asked or not is_at_rest(record, before_ms):
+                    raise Conflict(f"cannot delete session {record.id}: it is used again; leave it")
             if record.details.deletion is None:  # else it was cut off
                 await self._mark_deleted(by, record)
             await self._delete(record, slot)
@@ -449,17 +533,20 @@ class SessionService:
         """Remove one that was made for it, and that no other session works in: it is served with a session alone."""
         folder = Path(record.meta.cwd)
         work = await asyncio.to_thread(os.path.realpath, self._data_dir / WORK / record.workspace)
-        if folder.parent != Path(work):
-            return
+        if folder.parent == Path(work) and not await self._is_used(folder, (record.workspace, record.id)):
+            await asyncio.to_thread(_remove, folder)
+
+    async def _is_used(self, folder: Path, besides: tuple[str, str]) -> bool:
+        """Tell whether a session other than that one works there, or below."""
 
         def works_there(other: SessionRecord) -> bool:
-            itself = (other.workspace, other.id) == (record.workspace, record.id)
+            itself = (other.workspace, other.id) == besides
             return not itself and any(each.is_relative_to(folder) for each in other.folders)
 
         for workspace in await self._database.read(_workspaces):
             if await self.records.first(WorkingIn(workspace, folder=str(folder)), works_there) is not None:
-                return
-        await asyncio.to_thread(_remove, folder)
+                return True
+        return False
 
 
 def _remove(folder: Path) -> None:
@@ -472,6 +559,24 @@ def _remove(folder: Path) -> None:
     rmtree(folder, ignore_errors=True)
     if folder.exists():
         logger.warning("cannot remove all of %s, the folder of a deleted session; remove it", folder)
+
+
+def _is_over(record: SessionRecord) -> bool:
+    """Tell whether it never goes on: nobody will miss the folder."""
+    return record.ended and not record.meta.reopens
+
+
+def _folders_in(place: Path) -> list[tuple[str, int]]:
+    """List its folders, and when each was changed last, in ms."""
+    try:
+        with os.scandir(place) as entries:
+            return sorted(
+                (each.name, int(each.stat(follow_symlinks=False).st_mtime * 1000))
+                for each in entries
+                if each.is_dir(follow_symlinks=False)
+            )
+    except OSError:  # there is none
+        return []
 
 
 def _set_as(new: NewSession, former: Details) -> NewSession:

@@ -54,6 +54,9 @@ def connect(path: Path, page_size: int = 4096) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_LIMIT)
     try:
         connection.execute(f"pragma page_size = {page_size}")  # before the first write, or never
+        connection.execute(
+            "pragma auto_vacuum = incremental"
+        )  # likewise: what is deleted is given back to the disk
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = on")  # what is deleted or replaced is overwritten
@@ -63,6 +66,15 @@ def connect(path: Path, page_size: int = 4096) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def size_of(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the bytes of its database that are in use, and those that are free and can be given back."""
+    pages, free, unit, gives_back = (
+        connection.execute(f"pragma {name}").fetchone()[0]
+        for name in ("page_count", "freelist_count", "page_size", "auto_vacuum")
+    )
+    return (pages - free) * unit, free * unit if gives_back else 0
 
 
 class SameFile:

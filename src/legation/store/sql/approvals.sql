@@ -119,6 +119,12 @@ select * from approval
 where workspace_id = :workspace and session_id = :session and (cast(:turn as text) is null or turn_id = :turn)
 and status in ('pending', 'approved') and consumed_at is null limit :limit;
 
+-- name: open_sessions
+-- The sessions of a workspace that have an open one.
+select distinct session_id from approval
+where workspace_id = :workspace and session_id is not null
+and status in ('pending', 'approved') and consumed_at is null;
+
 -- name: group
 -- Pending ones that ask for the very same.
 select * from approval

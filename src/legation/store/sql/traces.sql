@@ -13,12 +13,12 @@ where trace_head.seq = :former returning seq;
 insert into trace_step (
   workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
   action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
-  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, hash
+  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, cut, hash
 ) values (
   :workspace_id, :server, :seq, :at, :step, :trace_id, :agent, :tool, :approval_id, :session_id, :turn_id,
   :tool_call_id, :kind, :action_digest, :policy, :policy_rule, :policy_version, :status, :reason, :actor_kind,
   :actor, :actor_user, :actor_level, :confidence, :status_code, :latency_ms, :replaces, :content_owner, :digests,
-  :prev_hash, :hash
+  :prev_hash, :cut, :hash
 );
 
 -- name: append_at_once [sqlite]
@@ -26,7 +26,7 @@ insert into trace_step (
 insert into trace_step (
   workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
   action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
-  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, hash
+  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, cut, hash
 ) select
   json_extract(value, '$.workspace_id'), json_extract(value, '$.server'), json_extract(value, '$.seq'),
   json_extract(value, '$.at'), json_extract(value, '$.step'), json_extract(value, '$.trace_id'),
@@ -38,7 +38,7 @@ insert into trace_step (
   json_extract(value, '$.actor_user'), json_extract(value, '$.actor_level'), json_extract(value, '$.confidence'),
   json_extract(value, '$.status_code'), json_extract(value, '$.latency_ms'), json_extract(value, '$.replaces'),
   json_extract(value, '$.content_owner'), json_extract(value, '$.digests'), json_extract(value, '$.prev_hash'),
-  json_extract(value, '$.hash')
+  json_extract(value, '$.cut'), json_extract(value, '$.hash')
 from json_each(:rows);
 
 -- name: append_at_once [postgres]
@@ -46,17 +46,17 @@ from json_each(:rows);
 insert into trace_step (
   workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
   action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
-  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, hash
+  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, cut, hash
 ) select
   workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
   action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
-  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, hash
+  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, cut, hash
 from json_to_recordset(cast(:rows as json)) as r (
   workspace_id text, server text, seq bigint, at bigint, step text, trace_id text, agent text, tool text,
   approval_id text, session_id text, turn_id text, tool_call_id text, kind text, action_digest text, policy
   text, policy_rule text, policy_version text, status text, reason text, actor_kind text, actor text, actor_user
   text, actor_level bigint, confidence double precision, status_code bigint, latency_ms bigint, replaces text,
-  content_owner text, digests text, prev_hash text, hash text
+  content_owner text, digests text, prev_hash text, cut text, hash text
 );
 
 -- name: add_contents [sqlite]
@@ -93,6 +93,7 @@ values (:workspace, :server, :seq, :name, :trace_id, :owner, :body);
 -- order would have SQLite walk through all that was ever said in the workspace.
 select c.server, c.seq, c.name, c.trace_id, c.owner, c.body, k.key_id, k.wrapped_key
 from trace_content c indexed by trace_content_by_trace join content_key k on k.workspace_id = c.workspace_id and k.owner = c.owner
+  and k.purged_at is null
 where c.workspace_id = :workspace and c.trace_id in (select value from json_each(:traces))
 and c.name in (select value from json_each(:names)) order by c.server, c.seq;
 
@@ -100,6 +101,7 @@ and c.name in (select value from json_each(:names)) order by c.server, c.seq;
 -- What was said in some traces, with the keys it opens with; `names` are the wanted ones.
 select c.server, c.seq, c.name, c.trace_id, c.owner, c.body, k.key_id, k.wrapped_key
 from trace_content c join content_key k on k.workspace_id = c.workspace_id and k.owner = c.owner
+  and k.purged_at is null
 where c.workspace_id = :workspace
 and c.trace_id = any (array(select json_array_elements_text(cast(:traces as json))))
 and c.name = any (array(select json_array_elements_text(cast(:names as json)))) order by c.server, c.seq;
@@ -127,6 +129,7 @@ and step in ('expired', 'superseded', 'cancelled');
 -- What was said in a stretch of a chain.
 select c.server, c.seq, c.name, c.trace_id, c.owner, c.body, k.key_id, k.wrapped_key
 from trace_content c join content_key k on k.workspace_id = c.workspace_id and k.owner = c.owner
+  and k.purged_at is null
 where c.workspace_id = :workspace and c.server = :server and c.seq > :after and c.seq <= :last order by c.seq;
 
 -- name: steps_of [sqlite]
@@ -150,7 +153,7 @@ where workspace_id = :workspace and server = :server and seq > :after and seq <=
 -- name: keys_between
 -- Which content keys of a stretch are still there, and since when.
 select owner, created_at from content_key
-where workspace_id = :workspace and owner in (
+where workspace_id = :workspace and purged_at is null and owner in (
   select content_owner from trace_step
   where workspace_id = :workspace and server = :server and seq > :after and seq <= :last
 );
@@ -232,7 +235,105 @@ select policy_rule, count(*) as hits, max(at) as last_at from trace_step
 where workspace_id = :workspace and step = 'decided' and at >= :since and policy_rule is not null
 group by policy_rule order by policy_rule;
 
--- name: purge_days
--- The keys of the days before one, and by the foreign key all content under them. `day-` sorts as days do.
+-- name: old_days
+-- Days before one whose content is there, but for those that an open approval still needs. `day-` sorts as days do.
+select owner from content_key
+where workspace_id = :workspace and owner >= 'day-' and owner < :before and not exists (
+  select 1 from approval
+  where approval.workspace_id = content_key.workspace_id and approval.content_owner = content_key.owner
+  and approval.status in ('pending', 'approved') and approval.consumed_at is null
+) order by owner;
+
+-- name: purges
+-- Content whose purge was begun, in every workspace.
+select workspace_id, owner from content_key where purged_at is not null order by workspace_id, owner;
+
+-- name: begin_purge
+-- From now on nobody sees what was said under it.
+update content_key set purged_at = :now
+where workspace_id = :workspace and owner = :owner and purged_at is null returning owner;
+
+-- name: end_purge
+-- The key, when nothing is left under it.
 delete from content_key
-where workspace_id = :workspace and owner >= 'day-' and owner < :before returning owner;
+where workspace_id = :workspace and owner = :owner and purged_at is not null and not exists (
+  select 1 from trace_content
+  where trace_content.workspace_id = content_key.workspace_id and trace_content.owner = content_key.owner
+) returning owner;
+
+-- name: content_sizes
+-- Some of what is under a key, and how much each is.
+select server, seq, length(body) as bytes from trace_content
+where workspace_id = :workspace and owner = :owner limit :limit;
+
+-- name: content_of_day
+-- How much is under a key.
+select count(*) as contents, coalesce(sum(length(body)), 0) as bytes from trace_content
+where workspace_id = :workspace and owner = :owner;
+
+-- name: drop_content [sqlite]
+-- What some steps of one chain said under a key.
+delete from trace_content
+where workspace_id = :workspace and server = :server and owner = :owner
+and seq in (select value from json_each(:numbers)) returning seq;
+
+-- name: drop_content [postgres]
+-- What some steps of one chain said under a key.
+delete from trace_content
+where workspace_id = :workspace and server = :server and owner = :owner
+and seq = any (array(select cast(json_array_elements_text(cast(:numbers as json)) as bigint))) returning seq;
+
+-- name: first_step
+-- Where a chain begins, and from a number on its next step.
+select seq, at from trace_step
+where workspace_id = :workspace and server = :server and seq >= :from_seq order by seq limit 1;
+
+-- name: oldest_steps
+-- The first steps of a chain that are there, with how much each said that is still there.
+select s.seq, s.at, s.step, s.trace_id, s.approval_id, s.hash, (
+  select coalesce(sum(length(c.body)), 0) from trace_content c
+  where c.workspace_id = s.workspace_id and c.server = s.server and c.seq = s.seq
+) as bytes from trace_step s
+where s.workspace_id = :workspace and s.server = :server order by s.seq limit :limit;
+
+-- name: held_traces [sqlite]
+-- Of some traces, those that are not over: an approval is open, an effect has no end yet, or another chain began them.
+select trace_id from approval
+where workspace_id = :workspace and id in (select value from json_each(:approvals))
+and status in ('pending', 'approved') and consumed_at is null
+union select trace_id from acting
+where workspace_id = :workspace and trace_id in (select value from json_each(:traces))
+union select trace_id from trace_step
+where workspace_id = :workspace and trace_id in (select value from json_each(:traces))
+and step = 'proposed' and server <> :server;
+
+-- name: held_traces [postgres]
+-- Of some traces, those that are not over: an approval is open, an effect has no end yet, or another chain began them.
+select trace_id from approval
+where workspace_id = :workspace and id = any (array(select json_array_elements_text(cast(:approvals as json))))
+and status in ('pending', 'approved') and consumed_at is null
+union select trace_id from acting
+where workspace_id = :workspace and trace_id = any (array(select json_array_elements_text(cast(:traces as json))))
+union select trace_id from trace_step
+where workspace_id = :workspace and trace_id = any (array(select json_array_elements_text(cast(:traces as json))))
+and step = 'proposed' and server <> :server;
+
+-- name: cut_contents
+-- What the first steps of a chain said.
+delete from trace_content where workspace_id = :workspace and server = :server and seq <= :last returning seq;
+
+-- name: cut_approvals [sqlite]
+-- Approvals that are over, by the steps that asked for them.
+delete from approval
+where workspace_id = :workspace and id in (select value from json_each(:approvals))
+and not (status in ('pending', 'approved') and consumed_at is null) returning id;
+
+-- name: cut_approvals [postgres]
+-- Approvals that are over, by the steps that asked for them.
+delete from approval
+where workspace_id = :workspace and id = any (array(select json_array_elements_text(cast(:approvals as json))))
+and not (status in ('pending', 'approved') and consumed_at is null) returning id;
+
+-- name: cut_steps
+-- The first steps of a chain.
+delete from trace_step where workspace_id = :workspace and server = :server and seq <= :last returning seq;

@@ -194,6 +194,10 @@ class ChainReport(SnakeShape):
     purged: int  # whose key was destroyed
     head: ChainHead
     problems: list[str]
+    first: int = (
+        1  # the number of the first step that is there: those before it were cut off, as a checkpoint says
+    )
+    since: str | None = None  # when that was; null where there is no step
 
 
 class ToolCallBody(Body):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
 
-from legation.wire.api.shape import ResponseBody
+from legation.wire.api.shape import RequestBody, ResponseBody
 
 
 class Health(ResponseBody):
@@ -38,6 +39,47 @@ class ServerInfo(ResponseBody):
 class KeysRotated(ResponseBody):
     key_id: str
     rewrapped: int
+
+
+PruneKind = Literal["sessions", "work", "content", "traces"]
+# Without a choice: steps of the trace go only where somebody says so.
+USUAL_KINDS: Final[tuple[PruneKind, ...]] = ("sessions", "work", "content")
+
+
+class Prune(RequestBody, kw_only=True):
+    """`olderThan`: an age such as `90d`. `kinds`: what goes; without it `sessions`, `work` and `content`."""
+
+    older_than: Annotated[str, Meta(min_length=1, max_length=32)]
+    kinds: list[PruneKind] | None = None
+    dry_run: bool = False
+
+
+class PruneProgress(ResponseBody, kw_only=True):
+    """`count` of `of` went by now, with so many bytes, about; of a dry run all would go. `done`: that was all of the kind."""
+
+    kind: PruneKind
+    count: int
+    of: int
+    bytes: int
+    done: bool
+    problem: str | None = None  # why it broke off
+
+
+class KindSize(ResponseBody, kw_only=True):
+    kind: str
+    bytes: int
+    about: str
+
+
+class Sizes(ResponseBody, kw_only=True):
+    """What is kept, by kind, as it was at a time (ms). The rates are bytes a day, of the last week; null while unknown."""
+
+    at: int
+    kinds: list[KindSize]
+    disk_free: int
+    grows_per_day: float | None
+    disk_fills_per_day: float | None
+    full_in_days: float | None
 
 
 SERVER_FILE: Final = "server.json"

@@ -1,0 +1,26 @@
+-- name: tables [sqlite]
+-- Bytes of each table with its indexes. It looks at every page of the file.
+select m.tbl_name as name, sum(s.pgsize) as bytes from dbstat s join sqlite_master m on m.name = s.name
+where s.aggregate = 1 group by m.tbl_name;
+
+-- name: tables [postgres]
+-- Bytes of each table with its indexes.
+select c.relname as name, pg_total_relation_size(c.oid) as bytes from pg_class c
+where c.relnamespace = cast('legation' as regnamespace) and c.relkind = 'r';
+
+-- name: free [sqlite]
+-- Bytes that are free in the file, where they can be given back.
+select case when auto_vacuum > 0 then freelist_count * page_size else 0 end as bytes
+from pragma_freelist_count, pragma_page_size, pragma_auto_vacuum;
+
+-- name: free [postgres]
+-- Postgres keeps its own house.
+select 0 as bytes;
+
+-- name: give_back [sqlite]
+-- Some of it goes back to the disk.
+pragma incremental_vacuum(256);
+
+-- name: give_back [postgres]
+-- Postgres keeps its own house.
+select 0 as bytes;
