@@ -180,7 +180,9 @@ async def test_scrubbing_waits_for_reads_and_those_that_come_wait_for_it(
         await database.transact(put, "a")
         (read,) = await held(database, 1)
         scrubs = [asyncio.create_task(database.scrub()) for _ in range(2)]
-        await asyncio.sleep(0)
+        async with asyncio.timeout(LIMIT):
+            while not database._slots.empty():  # until it keeps all that are not read with
+                await database.ping()
         late = asyncio.create_task(database.read(names))
         for number in range(20):  # time for them to do what they should not
             await database.transact(put, f"b{number}")
