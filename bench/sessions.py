@@ -10,9 +10,9 @@ from bench.measure import Sample, Stopwatch, emit
 from legation.agents import catalogue
 from legation.host.host import AcpHost
 from legation.host.options import AgentDefinition, HostOptions
+from legation.host.requests.handlers import ApproveAll
 from legation.host.session import Session
 from legation.wire.acp.updates import Text
-from legation.wire.action import ApproveAll
 
 OF_THE_TURN = 4  # events that the host adds to a turn
 

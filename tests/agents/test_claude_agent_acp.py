@@ -11,10 +11,10 @@ import pytest
 from tests.agents.real_claude_acp import real_claude_acp
 from tests.host.rig import Hand, of_type, until
 
+from legation.host.requests.handlers import DenyAll
 from legation.proc.tree import Process, children, process
 from legation.testing.model import Cut, ModelRequest, Stall, Text, Thinking, ToolCall, Usage
 from legation.wire.acp.rpc import ErrorCode, RpcError
-from legation.wire.action import DenyAll
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 

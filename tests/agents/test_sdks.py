@@ -21,13 +21,13 @@ from tests.host.rig import NO, YES, Hand, Rig, definition_of, events, of_type, r
 from legation.agents.rpc import RpcFault, RpcPeer
 from legation.errors import AgentExited
 from legation.host.options import Backoff
+from legation.host.requests.handlers import DenyAll
 from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.proc import Command, ProcessLauncher, child_environment
 from legation.store.jsonl import JsonlBackend
 from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.updates import Text
-from legation.wire.action import DenyAll
 from legation.wire.event_types import DiagnosticCode
 from legation.wire.events import Draft
 

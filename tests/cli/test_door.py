@@ -12,7 +12,8 @@ from legation.approvals.policies import Policies
 from legation.approvals.trace.export import whole_lines
 from legation.cli.door import own_door, who
 from legation.host.agent import Where
-from legation.wire.action import Action, ApproveAll, Approver, Ask, Decision
+from legation.host.requests.handlers import ApproveAll, Approver
+from legation.wire.action import Action, Ask, Decision
 
 BOUND = 20.0  # seconds until a decision that does not come is a failure
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 from legation.cli.command import Console
 from legation.cli.view import AskedInOrder, Renderer, Screen
+from legation.host.requests.handlers import ApproveAll
 from legation.wire import event_types
 from legation.wire.acp.updates import (
     AgentMessageChunk,
@@ -20,7 +21,7 @@ from legation.wire.acp.updates import (
     Text,
     ToolCall,
 )
-from legation.wire.action import Action, ApproveAll, Ask
+from legation.wire.action import Action, Ask
 from legation.wire.event_types import Known, PermissionAsked, UnaskedEffect, UnaskingMode
 from legation.wire.events import Event
 

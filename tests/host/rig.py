@@ -14,6 +14,7 @@ from tests.agents.bytes_agent import scripted
 from legation.clock import Clock, new_id
 from legation.host.host import AcpHost
 from legation.host.options import AgentDefinition, HostOptions, Limits
+from legation.host.requests.handlers import ApproveAll, Approver
 from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.proc import Command
@@ -22,7 +23,7 @@ from legation.store.codec import Backend, MemoryBackend
 from legation.store.log import EventLog
 from legation.wire import event_types
 from legation.wire.acp.updates import Text
-from legation.wire.action import ApproveAll, Approver, Ask, Decision
+from legation.wire.action import Ask, Decision
 from legation.wire.event_types import Diagnostic
 from legation.wire.events import Draft, Event
 

@@ -22,9 +22,10 @@ from legation.errors import AlreadyAnswered, Conflict, Forbidden
 from legation.host.agent import Where
 from legation.host.options import Limits
 from legation.host.requests.door_approver import Decide, DoorApprover
+from legation.host.requests.handlers import Prepared
 from legation.host.session import Session
 from legation.testing.clock import FakeClock
-from legation.wire.action import Action, Ask, Prepared
+from legation.wire.action import Action, Ask
 from legation.wire.api.approvals import NewGrant
 
 pytestmark = pytest.mark.heavy  # an agent's process for most

@@ -23,6 +23,7 @@ from legation.errors import (
 )
 from legation.host.host import AcpHost
 from legation.host.options import HostOptions, Limits
+from legation.host.requests.handlers import DenyAll
 from legation.host.session import Session
 from legation.proc.tree import process
 from legation.redact import Redactor
@@ -30,7 +31,6 @@ from legation.secret import Secret
 from legation.store.codec import Op
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
-from legation.wire.action import DenyAll
 
 pytestmark = pytest.mark.heavy
 

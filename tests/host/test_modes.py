@@ -23,6 +23,7 @@ from legation.host.options import (
     put_into_asking,
     unasking_mode,
 )
+from legation.host.requests.handlers import DenyAll
 from legation.host.session import Session
 from legation.wire.acp.updates import (
     BooleanOption,
@@ -32,7 +33,6 @@ from legation.wire.acp.updates import (
     SessionMode,
     SessionModeState,
 )
-from legation.wire.action import DenyAll
 
 pytestmark = pytest.mark.heavy  # an agent's process for most
 

@@ -8,9 +8,10 @@ from tests.host.rig import Hand, events, go, of_type, play, rig, until, until_ty
 from legation.host.lifecycle import HOST_STREAM
 from legation.host.options import Limits
 from legation.host.requests import asks
+from legation.host.requests.handlers import ApproveAll, Prepared
 from legation.host.router import EARLY_KEPT
 from legation.store.jsonl import JsonlBackend
-from legation.wire.action import ApproveAll, Ask, Prepared
+from legation.wire.action import Ask
 
 pytestmark = pytest.mark.heavy
 

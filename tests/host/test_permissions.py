@@ -10,11 +10,12 @@ from tests.host.rig import NO, YES, Hand, go, of_type, play, rig, until_type
 
 from legation.agents.acp import AcpAgent
 from legation.host.options import Limits
+from legation.host.requests.handlers import ApproveAll, Approver, DenyAll
 from legation.host.session import Session
 from legation.store.codec import Append, Op
 from legation.store.jsonl import JsonlBackend
 from legation.testing.clock import FakeClock
-from legation.wire.action import MAX_PLACES, ApproveAll, Approver, Ask, Decision, DenyAll
+from legation.wire.action import MAX_PLACES, Ask, Decision
 
 FULL_OPTIONS = "hello(); session(); prompt = prompted(); permission(1, title='t')\n"
 TELL = "update(json.dumps(answer(1))); done(prompt); stay()"

@@ -13,11 +13,11 @@ from tests.host.rig import LIMIT, Rig, events, go, of_type, play, status_of, unt
 from legation.errors import StorageFailed
 from legation.host.host import AcpHost
 from legation.host.options import HostOptions
+from legation.host.requests.handlers import ApproveAll
 from legation.store.codec import Backend, Op
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.wire.acp.methods import McpServer
-from legation.wire.action import ApproveAll
 from legation.wire.event_types import SessionUpdated
 
 pytestmark = pytest.mark.heavy

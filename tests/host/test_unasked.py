@@ -14,13 +14,13 @@ from tests.approvals.installation import PERSON, SUPERVISOR
 from tests.host.at_a_door import AtADoor, at_a_door
 from tests.host.rig import Hand, events, go, of_type, rig, until_type
 
-from legation.host.requests.handlers import Reverse
+from legation.host.requests.handlers import ApproveAll, DenyAll, Reverse, Unasked
 from legation.host.requests.services import DefaultTerminals
 from legation.host.session import Session
 from legation.host.turn import LONGEST_SPLIT, Decided, ToolCalls, command_line
 from legation.proc import ProcessLauncher, child_environment
 from legation.store.forbidden import ForbiddenPlaces
-from legation.wire.action import Action, ApproveAll, Ask, Decision, DenyAll, Unasked
+from legation.wire.action import Action, Ask, Decision
 
 pytestmark = pytest.mark.heavy  # an agent's process each
 

@@ -22,10 +22,10 @@ from legation.cli.exec import Job, run_turn
 from legation.cli.view import Screen
 from legation.errors import AgentExited
 from legation.host.options import AgentDefinition
+from legation.host.requests.handlers import ApproveAll
 from legation.proc.tree import own_children
 from legation.settings import load
 from legation.store.log import EventLog
-from legation.wire.action import ApproveAll
 from legation.wire.events import Draft, Event
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]

@@ -1,17 +1,8 @@
 import pytest
 
+from legation.host.requests.handlers import ApproveAll, Approver, DenyAll
 from legation.wire.acp.methods import CancelledOutcome, PermissionOption, SelectedOutcome
-from legation.wire.action import (
-    Action,
-    ApproveAll,
-    Approver,
-    Ask,
-    Decision,
-    DenyAll,
-    Outcome,
-    choose_option,
-    permission_outcome,
-)
+from legation.wire.action import Action, Ask, Decision, Outcome, choose_option, permission_outcome
 
 KINDS = ("allow_always", "allow_once", "reject_always", "reject_once", "_other")
 

@@ -26,10 +26,11 @@ from legation.cli.exec import Done, Job, exit_code, run_turn, show_changes
 from legation.cli.folders import Folders
 from legation.cli.view import Renderer, Screen
 from legation.host.options import AgentDefinition
+from legation.host.requests.handlers import Approver
 from legation.proc.tree import own_children
 from legation.settings import Settings, load
 from legation.store.jsonl import JsonlReader
-from legation.wire.action import Approver, Ask, Decision
+from legation.wire.action import Ask, Decision
 
 AUTOPILOT_AFTER = 20.0  # seconds a person has before the demo answers for itself
 PACE = 0.04  # seconds between pieces of text, so that a person can follow

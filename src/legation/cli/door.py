@@ -28,12 +28,13 @@ from legation.clock import Clock, SteadyClock, SystemClock, new_id
 from legation.errors import Conflict, InternalError, LegationError
 from legation.host.agent import Where
 from legation.host.requests.door_approver import DoorApprover, refusal
+from legation.host.requests.handlers import Approver, Prepared, Unasked
 from legation.store.database.sqlite import MemoryDatabase
 from legation.store.database.transaction import Transaction
 from legation.store.identity import users
 from legation.store.identity.workspaces import LOCAL, bootstrap
 from legation.store.secrets.sealer import Sealer, new_key_text, ring_of
-from legation.wire.action import Approver, Ask, Decision, Prepared, Unasked
+from legation.wire.action import Ask, Decision
 from legation.wire.api.identity import NewUser
 from legation.wire.principal import Principal
 

@@ -31,6 +31,7 @@ from legation.host.changes import FolderChanges, Snapshot
 from legation.host.host import AcpHost
 from legation.host.launch import Launch, hide, launch_of
 from legation.host.options import AgentDefinition, HostOptions, Limits, choose_mode, trusts_nothing
+from legation.host.requests.handlers import ApproveAll, Approver, DenyAll
 from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.proc.lines import Redact, unchanged
@@ -43,7 +44,6 @@ from legation.store.trust import TrustedFolders
 from legation.tasks import TaskSet
 from legation.wire import event_types
 from legation.wire.acp.updates import Text
-from legation.wire.action import ApproveAll, Approver, DenyAll
 from legation.wire.event_types import Diagnostic
 from legation.wire.events import Event
 

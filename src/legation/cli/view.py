@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from legation.cli.command import Console, Style, line, plain
 from legation.store import codec as store_codec
@@ -32,7 +32,7 @@ from legation.wire.acp.updates import (
     UsageUpdate,
     merged,
 )
-from legation.wire.action import Approver, Ask, Decision
+from legation.wire.action import Ask, Decision
 from legation.wire.event_types import (
     AgentExited,
     Diagnostic,
@@ -44,6 +44,9 @@ from legation.wire.event_types import (
     UnaskingMode,
 )
 from legation.wire.events import Event
+
+if TYPE_CHECKING:
+    from legation.host.requests.handlers import Approver
 
 OUTPUT_LINES = 8  # of a tool's output that are shown
 _WOULD = {"deny": "denied it", "supervisor": "asked a supervisor", "human_approval": "asked a person"}

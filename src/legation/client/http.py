@@ -16,10 +16,11 @@ import httpx2
 from legation import __version__
 from legation.client.decode import LineBuffer
 from legation.client.follow import Follow, StreamRequest
-from legation.client.part_file import BodyFilter, PartFile
+from legation.client.part_file import PartFile
 from legation.client.request import (
     BACKUP_READ,
     ApiRequest,
+    BodyFilter,
     FileDownload,
     Located,
     Outages,

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec,
 
 from legation.client.decode import read_page
 from legation.client.follow import Follow
-from legation.client.part_file import BodyFilter, Unchanged
 from legation.client.request import (
     ASK_AGENT_READ,
     INSTALL_READ,
@@ -29,7 +28,9 @@ from legation.client.request import (
     TOOL_READ,
     ApiRequest,
     AsJson,
+    BodyFilter,
     FileDownload,
+    Unchanged,
     encoded,
     get,
     get_linked,

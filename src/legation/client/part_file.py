@@ -7,25 +7,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from legation.clock import new_id
 from legation.errors import StorageFailed
-
-
-class BodyFilter(Protocol):
-    """A change of a body on its way into a file, made anew for every attempt."""
-
-    def update(self, data: bytes) -> bytes: ...
-    def finish(self) -> bytes: ...
-
-
-class Unchanged:
-    def update(self, data: bytes) -> bytes:
-        return data
-
-    def finish(self) -> bytes:
-        return b""
 
 
 class PartFile:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import msgspec
 
-from legation.client.part_file import BodyFilter
 from legation.errors import (
     Conflict,
     Forbidden,
@@ -34,6 +33,21 @@ from legation.wire.api.shape import Page
 
 if TYPE_CHECKING:
     from httpx2 import Request
+
+
+class BodyFilter(Protocol):
+    """A change of a body on its way into a file, made anew for every attempt."""
+
+    def update(self, data: bytes) -> bytes: ...
+    def finish(self) -> bytes: ...
+
+
+class Unchanged:
+    def update(self, data: bytes) -> bytes:
+        return data
+
+    def finish(self) -> bytes:
+        return b""
 
 
 # One call of the HTTP API as a value: what to send and how to read the answer. No I/O.

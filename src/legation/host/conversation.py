@@ -23,7 +23,7 @@ from legation.errors import (
     TransportClosed,
 )
 from legation.host.requests.asks import Permissions, Questions, Undecided
-from legation.host.requests.handlers import Service
+from legation.host.requests.handlers import ApproveAll, RuledApprover, Service, Unasked
 from legation.host.turn import (
     CANCEL_GRACE,
     CutWords,
@@ -46,18 +46,7 @@ from legation.wire.acp.methods import (
 )
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.updates import ContentBlock, Diff, UserMessageChunk
-from legation.wire.action import (
-    EFFECTLESS,
-    MAX_PATH,
-    Action,
-    ApproveAll,
-    Ask,
-    Decision,
-    RuledApprover,
-    Unasked,
-    canonical_path,
-    kind_of,
-)
+from legation.wire.action import EFFECTLESS, MAX_PATH, Action, Ask, Decision, canonical_path, kind_of
 from legation.wire.event_types import (
     CUT,
     Diagnostic,

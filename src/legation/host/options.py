@@ -32,7 +32,13 @@ from legation.errors import (
     LegationError,
     TransportClosed,
 )
-from legation.host.requests.handlers import ExtensionHandler, FsHandler, QuestionHandler, TerminalHandler
+from legation.host.requests.handlers import (
+    Approver,
+    ExtensionHandler,
+    FsHandler,
+    QuestionHandler,
+    TerminalHandler,
+)
 from legation.proc import Launcher
 from legation.proc.lines import MAX_LINE, Redact, unchanged
 from legation.store.codec import Backend
@@ -49,7 +55,7 @@ from legation.wire.acp.updates import (
     SessionModeState,
     Unread,
 )
-from legation.wire.action import MAX_PATH, Approver
+from legation.wire.action import MAX_PATH
 from legation.wire.event_types import McpServerNames, SessionUpdated, SetupFacts, Status
 from legation.wire.events import Draft
 

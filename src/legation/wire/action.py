@@ -21,10 +21,9 @@ import re
 import shlex
 import string
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, get_args
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -604,58 +603,6 @@ class Decision(msgspec.Struct, frozen=True):
     params: Mapping[str, object] | None = None
     grant: str | None = None
     by_name: str | None = None  # of a person, where `by` is an id
-
-
-class Unasked(msgspec.Struct, frozen=True):
-    """The rules' word on something that an agent did and asked nobody about; whether that ends its turn."""
-
-    policy: RuleAction
-    rule: str
-    reason: str
-    ends: bool = False
-
-
-class Approver(Protocol):
-    async def decide(self, ask: Ask) -> Decision: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """An approver's findings about an ask before it is told to anybody: `expires_at` is when there will be no answer
-    any more, in epoch milliseconds, None where it cannot tell. `decide` goes on from there, with the ask as it was told."""
-
-    expires_at: int | None
-    decide: Callable[[Ask], Awaitable[Decision]]
-
-
-@runtime_checkable
-class Timekeeper(Protocol):
-    """An approver that keeps the time of what it is asked itself."""
-
-    async def prepare(self, ask: Ask) -> Prepared:
-        """Called once, before the permission is on record; that keeps its place among the updates meanwhile."""
-
-
-@runtime_checkable
-class RuledApprover(Approver, Protocol):
-    """One that has rules, and can say what they would have said."""
-
-    async def unasked(self, ask: Ask) -> Unasked:
-        """Judge what was done without asking, and trace what would not simply have been allowed."""
-
-
-class DenyAll:
-    """Nobody is there to ask."""
-
-    async def decide(self, ask: Ask) -> Decision:  # noqa: ARG002 - the answer is the same for all
-        return Decision(outcome="denied", by="unattended", reason="unattended: nobody is there to ask")
-
-
-class ApproveAll:
-    """The owner said yes beforehand."""
-
-    async def decide(self, ask: Ask) -> Decision:  # noqa: ARG002 - the answer is the same for all
-        return Decision(outcome="approved", by="flag --yes", reason="approved beforehand with --yes")
 
 
 def offers_only_always(options: Iterable[PermissionOption]) -> bool:

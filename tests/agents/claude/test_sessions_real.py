@@ -22,13 +22,13 @@ from legation.agents.rpc import AgentRefused
 from legation.clock import new_id
 from legation.errors import AgentExited, InvalidParams
 from legation.host.options import Backoff
+from legation.host.requests.handlers import DenyAll
 from legation.proc.tree import Process, children, process
 from legation.testing.model import Text
 from legation.wire.acp.methods import McpServer
 from legation.wire.acp.rpc import ErrorCode
 from legation.wire.acp.updates import EmbeddedResource, Image, ResourceContents
 from legation.wire.acp.updates import Text as Prompt
-from legation.wire.action import DenyAll
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 

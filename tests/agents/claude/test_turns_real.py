@@ -10,9 +10,10 @@ import pytest
 from tests.agents.claude.real_claude import real_claude
 from tests.host.rig import YES, Hand, of_type, until
 
+from legation.host.requests.handlers import DenyAll
 from legation.testing.model import Stall, Text, Thinking, ToolCall, Usage
 from legation.wire.acp.updates import Text as Prompt
-from legation.wire.action import Decision, DenyAll
+from legation.wire.action import Decision
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 

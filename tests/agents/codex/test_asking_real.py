@@ -23,9 +23,9 @@ from tests.agents.codex.real_codex import (
 from tests.agents.hostile_repository import VARIABLE, hostile_repository
 from tests.host.rig import NO, YES, modes_told, of_type, until
 
+from legation.host.requests.handlers import ApproveAll
 from legation.testing.model import Text, ToolCall
 from legation.wire.acp.methods import CreateElicitationResponse, McpServer
-from legation.wire.action import ApproveAll
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 

@@ -13,9 +13,9 @@ from tests.agents.codex.real_codex import IMPATIENT, add_file, ask, payload, rea
 from tests.host.rig import NO, YES, Hand, of_type, say_for_the_agent, until_status, until_type
 
 from legation.errors import AgentExited
+from legation.host.requests.handlers import ApproveAll
 from legation.testing.model import Text
 from legation.wire.acp.updates import Text as Prompt
-from legation.wire.action import ApproveAll
 
 PATIENCE = 10.0  # seconds for a killed process to be gone: the kernel's time
 

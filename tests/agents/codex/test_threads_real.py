@@ -12,8 +12,8 @@ from tests.host.rig import of_type
 
 from legation.agents.driver import OpenRequest
 from legation.agents.rpc import AgentRefused
+from legation.host.requests.handlers import ApproveAll
 from legation.wire.acp.updates import Text as Prompt
-from legation.wire.action import ApproveAll
 
 pytestmark = [pytest.mark.heavy, pytest.mark.network]
 

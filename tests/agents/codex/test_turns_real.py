@@ -9,8 +9,8 @@ import pytest
 from tests.agents.codex.real_codex import add_file, ask, payload, real_codex, run, said, tool_calls
 from tests.host.rig import NO, YES, of_type
 
+from legation.host.requests.handlers import ApproveAll
 from legation.testing.model import Text, Thinking
-from legation.wire.action import ApproveAll
 
 # All that the model is offered. Of these only the first two act on the machine, and are asked about: whatever is new
 # here must be looked at. What is typed into a running program has no effect: none has an open input.

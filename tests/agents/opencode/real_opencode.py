@@ -18,6 +18,7 @@ from tests.host.rig import of_type
 from legation.clock import new_id
 from legation.host.host import AcpHost
 from legation.host.options import AgentDefinition, HostOptions, Limits
+from legation.host.requests.handlers import ApproveAll, Approver
 from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.store.codec import MemoryBackend
@@ -28,7 +29,7 @@ from legation.testing.model.request import Frame
 from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse, McpServer
 from legation.wire.acp.updates import ContentBlock
 from legation.wire.acp.updates import Text as Prompt
-from legation.wire.action import ApproveAll, Approver, Ask, Decision
+from legation.wire.action import Ask, Decision
 
 LIMIT = 300.0  # seconds of real time for a whole module, on a busy machine
 # It would fetch the types of its plugins for its own folder, and does as well without.

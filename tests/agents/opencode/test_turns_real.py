@@ -10,8 +10,8 @@ import pytest_asyncio
 from tests.agents.opencode.real_opencode import RealOpencode, open_opencode
 from tests.host.rig import NO, YES, Hand, until_type
 
+from legation.host.requests.handlers import DenyAll
 from legation.testing.model import Text, Thinking, ToolCall, Usage
-from legation.wire.action import DenyAll
 
 pytestmark = [
     pytest.mark.network,

@@ -10,9 +10,9 @@ from tests.host.rig import NO, YES, Hand, events, play, rig, say_for_the_agent, 
 from tests.wire.universal.laws import check, messages_of
 
 from legation.errors import LegationError
+from legation.host.requests.handlers import ApproveAll, Approver, DenyAll
 from legation.host.session import Session
 from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse
-from legation.wire.action import ApproveAll, Approver, DenyAll
 from legation.wire.events import UPDATE_TYPES, Event
 
 pytestmark = pytest.mark.heavy  # a process or more for each test

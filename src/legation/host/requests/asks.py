@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from legation.agents.rpc import UNWRITABLE, RpcFault
 from legation.clock import Clock, new_id
 from legation.errors import InvalidParams
-from legation.host.requests.handlers import QuestionHandler, question_modes
+from legation.host.requests.handlers import Approver, QuestionHandler, Timekeeper, question_modes
 from legation.store.stream import Receipt
 from legation.tasks import TaskSet
 from legation.wire import jsontext
@@ -39,16 +39,7 @@ from legation.wire.acp.methods import (
     SelectedOutcome,
 )
 from legation.wire.acp.rpc import ErrorCode, Meta
-from legation.wire.action import (
-    Approver,
-    Ask,
-    Decision,
-    Outcome,
-    Timekeeper,
-    choose_option,
-    offers_only_always,
-    permission_outcome,
-)
+from legation.wire.action import Ask, Decision, Outcome, choose_option, offers_only_always, permission_outcome
 from legation.wire.event_types import (
     DiagnosticCode,
     PermissionAnswered,

@@ -24,7 +24,8 @@ from legation.approvals.policy.rules import UnaskedWord
 from legation.approvals.request import DoorRequest, DoorResult
 from legation.errors import Forbidden, InvalidParams, LegationError, NotFound
 from legation.host.agent import Where
-from legation.wire.action import Ask, Decision, Prepared, Unasked, offers_only_always
+from legation.host.requests.handlers import Prepared, Unasked
+from legation.wire.action import Ask, Decision, offers_only_always
 from legation.wire.principal import Principal
 
 KEPT: Final = 1_000  # sessions whose folders are remembered as they were when it first asked

@@ -1,4 +1,5 @@
-"""Requests of agents to their client, as seams: anybody's object may serve files, terminals and questions.
+"""Requests of agents to their client, as seams: anybody's object may serve files, terminals and questions, and
+decide what an agent asks for.
 
 INV-6   The agent is told of exactly those methods that the handlers implement, and is served through the same look
         at them: `read_method`, `write_method`, `is_complete_terminal`, `question_modes`.
@@ -13,7 +14,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -40,6 +41,10 @@ from legation.wire.acp.methods import (
 )
 from legation.wire.acp.rpc import ClientMethod, ErrorCode
 from legation.wire.acp.updates import Diff, ToolKind
+from legation.wire.action import Ask, Decision, RuleAction
+
+if TYPE_CHECKING:
+    pass
 
 Read: TypeAlias = Callable[[ReadTextFileRequest], Awaitable[ReadTextFileResponse]]
 Write: TypeAlias = Callable[[WriteTextFileRequest], Awaitable[None]]
@@ -305,3 +310,58 @@ def decode(params: bytes, shape: type[_T]) -> _T:
         return msgspec.convert(jsontext.read(params), shape)
     except jsontext.READ_ERRORS as error:
         raise RpcFault(ErrorCode.INVALID_PARAMS, str(error)) from None
+
+
+# Approvers.
+
+
+class Unasked(msgspec.Struct, frozen=True):
+    """The rules' word on something that an agent did and asked nobody about; whether that ends its turn."""
+
+    policy: RuleAction
+    rule: str
+    reason: str
+    ends: bool = False
+
+
+class Approver(Protocol):
+    async def decide(self, ask: Ask) -> Decision: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An approver's findings about an ask before it is told to anybody: `expires_at` is when there will be no answer
+    any more, in epoch milliseconds, None where it cannot tell. `decide` goes on from there, with the ask as it was told."""
+
+    expires_at: int | None
+    decide: Callable[[Ask], Awaitable[Decision]]
+
+
+@runtime_checkable
+class Timekeeper(Protocol):
+    """An approver that keeps the time of what it is asked itself."""
+
+    async def prepare(self, ask: Ask) -> Prepared:
+        """Called once, before the permission is on record; that keeps its place among the updates meanwhile."""
+
+
+@runtime_checkable
+class RuledApprover(Approver, Protocol):
+    """One that has rules, and can say what they would have said."""
+
+    async def unasked(self, ask: Ask) -> Unasked:
+        """Judge what was done without asking, and trace what would not simply have been allowed."""
+
+
+class DenyAll:
+    """Nobody is there to ask."""
+
+    async def decide(self, ask: Ask) -> Decision:  # noqa: ARG002 - the answer is the same for all
+        return Decision(outcome="denied", by="unattended", reason="unattended: nobody is there to ask")
+
+
+class ApproveAll:
+    """The owner said yes beforehand."""
+
+    async def decide(self, ask: Ask) -> Decision:  # noqa: ARG002 - the answer is the same for all
+        return Decision(outcome="approved", by="flag --yes", reason="approved beforehand with --yes")
