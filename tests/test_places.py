@@ -21,15 +21,11 @@ from tests.openers import openers
 
 from legation.agents.rpc import RpcFault
 from legation.errors import Forbidden, InvalidParams, LegationError
-from legation.host import skills
+from legation.host import create_default_fs_handler, create_default_terminal_handler, skills
 from legation.host.changes import Snapshot
 from legation.host.host import AcpHost
 from legation.host.options import HostOptions
-from legation.host.requests.services import (
-    SessionFiles,
-    create_default_fs_handler,
-    create_default_terminal_handler,
-)
+from legation.host.requests.services import SessionFiles
 from legation.proc import ProcessLauncher
 from legation.server.fs import operations
 from legation.server.fs.operations import AtomicFile, RegularFile

@@ -44,6 +44,36 @@ class TaskSet:
         await self.settle()
 
 
+class UnderWay:
+    """Count of what is under way: each is done `with` it, and whoever waits until it is `over` waits for the last."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __enter__(self) -> None:
+        self._count += 1
+        self._idle.clear()
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._idle.set()
+
+    async def over(self, limit: float) -> bool:
+        """Wait until nothing is; False where the time was up first."""
+        try:
+            async with asyncio.timeout(limit):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
 async def finish(work: Coroutine[Any, Any, _T]) -> _T:
     """Await the work to its end; a caller that is cancelled meanwhile hears of it then."""
     task, cut = asyncio.create_task(work), None

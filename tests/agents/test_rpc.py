@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from legation.agents.outlines import MOST_BYTES, ODD_BYTES
+from legation.agents.outlines import DENSE_BYTES, MOST_BYTES, ODD_BYTES
 from legation.agents.rpc import REQUESTS_AT_ONCE, AgentRefused, RpcFault, RpcPeer
 from legation.errors import AgentError, TimedOut, TransportClosed
 from legation.proc import Child
@@ -342,6 +342,21 @@ async def test_requests_beyond_the_bound_are_refused(line: Line) -> None:
     assert {(await line.pipe.hear())["error"]["code"] for _ in range(REQUESTS_AT_ONCE)} == {-32800}
 
 
+@pytest.mark.parametrize("method", ["session/request_permission", "elicitation/create"])
+async def test_an_ask_beyond_the_bound_is_refused_with_a_word_to_those_who_read(
+    line: Line, method: str
+) -> None:
+    """Of 180 asks 116 were seen by nobody but their agent."""
+    line.seen.serve = lambda _method, _params: asyncio.get_running_loop().create_future()
+    for number in range(REQUESTS_AT_ONCE + 3):
+        line.request(number, method)
+    assert [(await line.pipe.hear())["id"] for _ in range(3)] == [
+        REQUESTS_AT_ONCE + each for each in range(3)
+    ]
+    assert line.seen.order == [method] * REQUESTS_AT_ONCE
+    assert line.seen.troubles == [DiagnosticCode.AGENT_UNREADABLE_PERMISSION] * 3
+
+
 async def test_an_agent_that_went_away_with_its_question_is_no_trouble(line: Line) -> None:
     line.pipe.closed = True
     line.request(1)
@@ -427,6 +442,24 @@ async def test_lines_that_are_long_are_few_between_two_turns_of_others(line: Lin
     await line.end()
     assert len(seen.order) == count
     assert max(after - before for before, after in pairwise(steps)) <= 2
+
+
+@pytest.mark.parametrize(("size", "rests"), [(DENSE_BYTES + 1, True), (DENSE_BYTES // 2, False)])
+async def test_who_asks_at_length_is_read_on_when_others_had_time(
+    line: Line, monkeypatch: pytest.MonkeyPatch, size: int, rests: bool
+) -> None:
+    """Whoever judges, keeps and shows it goes over all of it many times; ten of them were a quarter of a second."""
+    monkeypatch.setattr("legation.agents.rpc.REQUEST_REST", LIMIT)  # seconds a byte: for ever
+    line.pipe.say(b'{"id":"r","method":"no/such","params":{"x":"%b"}}' % (b"x" * size))
+    line.pipe.say(UPDATE % 1)
+    assert (await line.pipe.hear())["id"] == "r"
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert line.seen.order == (["no/such"] if rests else ["no/such", ("s", 1)])
+    if rests:
+        line.running.cancel()
+        await asyncio.wait({line.running})
+        line.running = asyncio.create_task(line.peer.run())  # for the fixture, which ends it
 
 
 async def test_lines_that_no_parser_takes_are_few_between_two_turns_of_others(line: Line) -> None:

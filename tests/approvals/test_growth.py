@@ -220,9 +220,8 @@ def _literal(value: str | int | float | bytes | None) -> str:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize(
-    "plan", ["custom", "generic"]
-)  # for these arguments, or for any: Postgres takes either
+@STATISTICS
+@pytest.mark.parametrize("plan", ["custom", "generic"])  # for these arguments or any: it takes either
 async def test_on_postgres_no_question_costs_more_on_a_longer_record(
     postgres: Postgres, plan: str, analyzed: bool
 ) -> None:

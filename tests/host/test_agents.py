@@ -11,7 +11,7 @@ from tests.host.rig import Hand, events, go, of_type, play, rig, until_type
 import legation
 from legation.agents.rpc import AgentRefused
 from legation.errors import AgentError, AgentExited, CapabilityUnsupported, ConfigInvalid, Conflict, NotFound
-from legation.host.host import AcpHost, create_acp_host
+from legation.host import AcpHost, create_acp_host
 from legation.host.lifecycle import HostStream
 from legation.host.options import HostOptions
 from legation.proc.tree import process

@@ -321,6 +321,18 @@ async def test_a_door_that_is_closed_denies_without_a_word_of_ours(
     assert "the server stops" in caplog.text
 
 
+async def test_an_agent_that_asks_on_while_the_server_stops_is_one_line_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was 382."""
+    async with door_in_memory(tmp_path) as rig:
+        approver = DoorApprover(rig.door, where=lambda _: Where("/w"), requester_of=lambda _: HOST)
+        await rig.door.close()
+        decisions = [await approver.decide(ask(f"{number}.txt")) for number in range(50)]
+    assert {decision.outcome for decision in decisions} == {"denied"}
+    assert caplog.text.count("a permission was refused") == 1
+
+
 TIMED = """
 name: p
 agent: "*"

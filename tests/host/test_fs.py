@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from legation.agents.rpc import RpcFault
+from legation.host import create_default_fs_handler
 from legation.host.requests import services as fs_module
-from legation.host.requests.services import DefaultFs, SessionFiles, create_default_fs_handler
+from legation.host.requests.services import DefaultFs, SessionFiles
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.methods import ReadTextFileRequest, ReadTextFileResponse, WriteTextFileRequest
 from legation.wire.acp.rpc import ErrorCode

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.host.rig import go, of_type, rig
 
+from legation.host import create_default_fs_handler, create_default_terminal_handler
 from legation.host.requests.handlers import (
     FileReader,
     FileWriter,
@@ -21,7 +22,6 @@ from legation.host.requests.handlers import (
     read_method,
     write_method,
 )
-from legation.host.requests.services import create_default_fs_handler, create_default_terminal_handler
 from legation.proc import ProcessLauncher
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.acp.methods import (

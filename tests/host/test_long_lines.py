@@ -1,7 +1,9 @@
 """Lines of an agent that are too much for the loop: read elsewhere, stored in parts, and given back whole."""
 
+import asyncio
 import json
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -14,12 +16,12 @@ from legation.agents import messages
 from legation.host.session import Session
 from legation.host.turn import KEPT_BYTES
 from legation.server.streaming import sse
-from legation.store.log import EventLog
+from legation.store.log import SHARE_LIMIT, EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.wire import jsontext
 from legation.wire.acp import updates
 from legation.wire.action import Ask, Decision
-from legation.wire.events import Event
+from legation.wire.events import Draft, Event
 from legation.wire.universal.projector import Projector
 from legation.wire.universal.shapes import Metadata, SessionFacts
 
@@ -101,6 +103,25 @@ async def test_nothing_long_is_decoded_in_this_process(
         (last,) = await of_type(session, "agent-message-chunk")
         assert b"and on" in last.raw
     assert max(decoded.sizes) <= MIB
+
+
+async def test_an_agent_is_read_no_further_until_much_that_it_said_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines of nearly a mebibyte are read where all others are; neighbours waited for ten of them in a row."""
+    backend, stored = SqliteBackend(tmp_path / "events.db"), threading.Event()
+    async with rig(tmp_path, backend=backend) as made:
+        session = await whole_turn(made, "update('a')")
+        commit = backend.commit
+        monkeypatch.setattr(backend, "commit", lambda ops: stored.wait() and commit(ops))
+        session.stream.append([Draft("plan", b'{"x":"%b"}' % (b"y" * SHARE_LIMIT))])
+        room = asyncio.create_task(session.room())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        waits = not room.done()
+        stored.set()
+        await room
+        assert waits
 
 
 async def test_a_long_update_comes_back_byte_for_byte_from_memory_and_from_the_disk(tmp_path: Path) -> None:

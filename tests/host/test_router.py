@@ -223,6 +223,9 @@ update("all"); stay()
         assert json.loads(said.payload)["content"]["text"] == "50"
         await until(session, lambda event: b'"all"' in event.raw)
         assert len(await of_type(session, "permission-answered")) == REQUESTS_AT_ONCE
+        told = [json.loads(event.payload)["message"] for event in await of_type(session, "diagnostic")]
+        assert len(told) == 20  # then at every tenfold, with how many
+        assert all("nobody was asked: 64 of its requests wait" in each for each in told)
 
 
 async def test_a_secret_in_what_the_agent_says_reaches_nobody(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ session(); resume = serve("session/resume"); read(); send(id=resume, error={"cod
         while session.status != "resuming":
             await asyncio.sleep(0)
         session.losing_agent()
-        await made.host.tell_agent(session.agent_id, "_go", {})
+        await made.host.driver(session.agent_id).tell("_go", {})
         with pytest.raises(AgentRefused):
             await taking_up
         decided = asyncio.create_task(session.decided())

@@ -127,7 +127,7 @@ async def test_what_is_noted_of_a_session_while_it_is_taken_up_stays(tmp_path: P
         while session.status != "resuming":
             await asyncio.sleep(0)
         await session.keep_details({"queue": ["accepted"]}, "Renamed")
-        await made.host.tell_agent(session.agent_id, "_go", {})
+        await made.host.driver(session.agent_id).tell("_go", {})
         assert (await taking_up).title == "Renamed"
         stored = read_meta(session.stream.info().meta)
         assert stored is not None
@@ -199,7 +199,7 @@ send(id=resume, error={"code": -32603, "message": "no"}); send(id=serve("session
         while session.status != "resuming":
             await asyncio.sleep(0)
         await made.host.close_session(session.id, reopens=True)
-        await made.host.tell_agent(session.agent_id, "_go", {})
+        await made.host.driver(session.agent_id).tell("_go", {})
         with pytest.raises(SessionClosed, match="closed meanwhile"):
             await taking_up
         assert (session.status, session.stream.info().state) == ("closed", "closed")
@@ -227,7 +227,7 @@ async def test_a_session_is_settled_when_whoever_takes_it_up_has_done_so(tmp_pat
         while session.status != "resuming":
             await asyncio.sleep(0)
         settled = asyncio.create_task(made.host.until_settled(session.id))
-        await made.host.tell_agent(session.agent_id, "_go", {})
+        await made.host.driver(session.agent_id).tell("_go", {})
         assert not settled.done()
         await taking_up
         assert (await settled).status == "active"
@@ -254,7 +254,7 @@ async def test_a_session_that_is_closed_while_somebody_waits_is_settled_closed(t
         await made.host.close_session(session.id)
         made.host.forget_session(session.id)
         assert (await settled).status == "closed"
-        await made.host.tell_agent(session.agent_id, "_go", {})
+        await made.host.driver(session.agent_id).tell("_go", {})
         with pytest.raises(SessionClosed):
             await taking_up
 

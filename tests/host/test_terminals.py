@@ -13,12 +13,12 @@ from typing import Any, cast
 import pytest
 
 from legation.agents.rpc import RpcFault
+from legation.host import create_default_terminal_handler
 from legation.host.requests import services as terminals_module
 from legation.host.requests.services import (
     DefaultTerminals,
     OutputTail,
     TerminalProcess,
-    create_default_terminal_handler,
 )
 from legation.proc import Child, Command, Pipes, ProcessLauncher, child_environment
 from legation.proc.child import Exit

@@ -20,7 +20,7 @@ def take_back(path: Path, version: int = 4) -> None:
         indexes = "select name from sqlite_schema where type = 'index' and name like 'stream_%'"
         for (name,) in connection.execute(indexes).fetchall():
             connection.execute(f"drop index {name}")
-        for column in ("loads", "agent", "cwd", "place", "used", "flags"):
+        for column in ("agent", "cwd", "place", "used", "flags"):
             connection.execute(f"alter table stream drop column {column}")
         connection.execute(f"pragma user_version = {version}")
 

@@ -14,7 +14,7 @@ from legation.errors import Conflict, InvalidParams, SessionClosed, StorageFaile
 from legation.store import codec
 from legation.store import stream as stream_module
 from legation.store.codec import Op
-from legation.store.log import EventLog
+from legation.store.log import SHARE_LIMIT, EventLog
 from legation.store.stream import Stream, Subscription
 from legation.wire.events import WHOLE, Draft, Event, span_of
 
@@ -212,6 +212,24 @@ async def test_a_disk_that_works_lets_less_wait_than_one_that_fails(
             await waiting
         assert not log.healthy
         held._commit = commit
+
+
+async def test_only_who_wrote_much_waits_for_it_to_be_stored(open_durable: Open) -> None:
+    """One line of nearly a mebibyte after the other, each while the last is on its way, is what neighbours waited for."""
+    async with open_durable() as log:
+        wordy, quiet = await log.stream("ses_a"), await log.stream("ses_b")
+        held = Held(log)
+        wordy.append([Draft("x", b'"%b"' % (b"y" * SHARE_LIMIT))])
+        waiting = asyncio.create_task(wordy.room())
+        async with asyncio.timeout(BOUND):
+            await quiet.room()
+            await log.room()
+        waits = not waiting.done()
+        held.go.set()
+        async with asyncio.timeout(BOUND):
+            await waiting
+        assert waits
+        assert wordy.pending_bytes == 0
 
 
 def _fails(ops: object) -> None:

@@ -6,7 +6,7 @@ from typing import cast
 
 from legation.errors import StorageFailed
 from legation.store.codec import Append, Backend, Op, SetState
-from legation.store.log import CLOSE_TRIES, Writer
+from legation.store.log import CLOSE_TRIES, GROUP_BYTES, Writer
 from legation.wire.events import Event
 
 BOUND = 20.0  # seconds until a word of the writer that does not come is a failure
@@ -18,10 +18,12 @@ class Store:
     def __init__(self, fails: Callable[[Op], Exception | None]) -> None:
         self.fails = fails
         self.stored: list[Op] = []
+        self.groups: list[Sequence[Op]] = []
         self.go = threading.Event()
 
     def commit(self, ops: Sequence[Op]) -> None:
         assert self.go.wait(BOUND)
+        self.groups.append(ops)
         for op in ops:
             error = self.fails(op)
             if error:
@@ -114,3 +116,25 @@ def test_what_a_closing_writer_cannot_save_is_refused_after_a_few_tries() -> Non
     writer.close()
     assert ("refused", op) in words.said
     assert len(naps) == CLOSE_TRIES
+
+
+def test_what_is_long_is_a_commit_of_its_own_and_nothing_overtakes_it() -> None:
+    """Everybody in a commit waits for all of it: five megabytes were one, with every neighbour's event in it."""
+    store, words = Store(lambda _: None), Words()
+    writer = Writer(cast(Backend, store), words, tell)
+
+    def of(stream: str, size: int) -> Append:
+        return Append(stream, [Event(1, 0, "x", b"1")], size)
+
+    long = [of("long", 2 * GROUP_BYTES) for _ in range(5)]
+    short = [[of("quiet", 100), of("other", 100)] for _ in long]
+    writer.queue.put(append("first"))
+    given = [op for each, two in zip(long, short, strict=True) for op in (each, *two)]
+    for op in given:
+        writer.queue.put(op)
+    store.go.set()
+    words.until("committed", given[-1])
+    writer.close()
+    assert store.stored[1:] == given
+    assert [group for group in store.groups if set(group) & set(long)] == [[each] for each in long]
+    assert [group for group in store.groups if set(group) & {each[0] for each in short}] == short

@@ -348,10 +348,14 @@ class NativeAgent(Driver):
         """All that is known of the call is a digest: it will not be permitted (INV-N2)."""
         self._cut.add((session_id, call_id))
 
+    def tell_refused(self, why: str) -> None:
+        """A word to those who read: nobody was asked."""
+        what = f"the agent asked for a permission, was refused, and nobody was asked: {why}"
+        self._listener.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
+
     def refused_permission(self) -> PermissionDecision:
         """The answer to a question that nobody could be shown, with a word to those who read (INV-N2)."""
-        what = f"the agent asked for a permission, was refused, and nobody was asked: {TOO_LONG}"
-        self._listener.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
+        self.tell_refused(TOO_LONG)
         return PermissionDecision(
             allowed=False, message=f"This cannot be permitted: {TOO_LONG}. Do it in smaller parts."
         )

@@ -207,6 +207,7 @@ async def all_said(child: Child) -> bytes:
 
 
 REQUESTS_AT_ONCE = 64  # of one agent; more are refused, so that a runaway cannot fill our memory
+TOO_MANY = f"{REQUESTS_AT_ONCE} of its requests wait for an answer already, or one of them has the same id"
 OUTBOX_LIMIT = 32 * 1024 * 1024  # bytes that may wait for an agent to read them before it is not read either
 WRITE_TIMEOUT = 30.0  # seconds in which an agent must take what we write: its time
 # Messages between two turns of the loop: some milliseconds, if each of them is as dear as they get.
@@ -218,10 +219,14 @@ LINE_BYTES = (
 OTHER_BYTES = 128  # the same of a line that is no update: some are walked through, token by token
 FILE_BYTES = 16 * 1024 * 1024  # of a request to write a file
 REQUEST_LINES = 8  # messages that a request of the agent counts for: whoever serves it begins at once
+# Seconds for which an agent is read no further, for each byte of a request: whoever judges it, keeps it and shows it goes
+# over all of it many times. Counted of requests that are longer than `outlines.DENSE_BYTES`.
+REQUEST_REST = 0.025 / outlines.MOST_BYTES
 # For which a line that no parser takes counts as one more: it is read in three ways before that is sure. Not more for short
 # ones: turns that take next to no time keep threads from theirs (`SWITCH_S` of the server).
 STRAY_BYTES = 16
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)  # no JSON can be made of it
+_ASKS = frozenset({ClientMethod.REQUEST_PERMISSION, ClientMethod.ELICITATION_CREATE})  # of people
 _OURS = frozenset(AgentMethod)  # whose answers are read here; others are for whoever asked, as they are
 
 _T = TypeVar("_T")
@@ -281,6 +286,7 @@ class RpcPeer:
         self._answering: dict[bytes, asyncio.Future[object]] = {}
         self._updates = UpdateReader()
         self._handled = 0  # messages since others had their turn
+        self._asked = 0  # bytes of long requests since then
 
     async def run(self) -> None:
         """Read until the agent's output ends; then whoever waits for an answer learns that none will come."""
@@ -333,8 +339,9 @@ class RpcPeer:
         """Let others have their turn (INV-R4)."""
         self._handled += messages
         if self._handled >= SLICE_LINES:
-            self._handled = 0
-            await asyncio.sleep(0)
+            rest = self._asked * REQUEST_REST
+            self._handled = self._asked = 0
+            await asyncio.sleep(rest)
 
     async def _until_read(self) -> None:
         """Wait for an agent that does not read our answers: no more is read once it has asked for something."""
@@ -443,8 +450,12 @@ class RpcPeer:
 
     def _take_request(self, method: str, raw_id: bytes, params: bytes) -> None:
         self._handled += REQUEST_LINES - 1
+        self._asked += len(params) if len(params) > outlines.DENSE_BYTES else 0
         key = id_key(raw_id)
         if key in self._answering or len(self._answering) >= REQUESTS_AT_ONCE:
+            if method in _ASKS:
+                what = f"the agent asked {method!r}, was refused, and nobody was asked: {TOO_MANY}"
+                self._listener.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
             refusal = RpcError(
                 ErrorCode.INVALID_REQUEST, "too many requests, or one with this id is under way"
             )

@@ -422,6 +422,11 @@ class Door:
             self._options.ended(workspace, request.trace_id)
         return found, ends
 
+    @property
+    def closing(self) -> bool:
+        """Whether it decides nothing any more, because the server stops."""
+        return self._closing.is_set()
+
     # One request.
 
     async def _through(

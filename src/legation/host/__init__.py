@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from legation.errors import LegationError as AcpError
     from legation.host.endpoint import create_host_endpoint
-    from legation.host.host import AcpHost, create_acp_host
+    from legation.host.host import AcpHost
+    from legation.host.host import AcpHost as create_acp_host  # noqa: N813
     from legation.host.options import resolve_agent_definition, resolve_host_options
     from legation.host.requests.handlers import derive_client_capabilities
-    from legation.host.requests.services import create_default_fs_handler, create_default_terminal_handler
+    from legation.host.requests.services import DefaultFs as create_default_fs_handler  # noqa: N813
+    from legation.host.requests.services import DefaultTerminals as create_default_terminal_handler  # noqa: N813
     from legation.store.codec import MemoryBackend as create_memory_storage  # noqa: N813
     from legation.store.jsonl import JsonlBackend as create_jsonl_storage  # noqa: N813
     from legation.wire.event_types import normalize_session_update

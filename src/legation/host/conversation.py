@@ -22,7 +22,7 @@ from legation.errors import (
     TimedOut,
     TransportClosed,
 )
-from legation.host.requests.asks import Permissions, Questions
+from legation.host.requests.asks import Permissions, Questions, Undecided
 from legation.host.requests.handlers import Service
 from legation.host.turn import (
     CANCEL_GRACE,
@@ -94,7 +94,7 @@ class Conversation:
         self.tool_calls = ToolCalls()
         self._decided = Decided(self.tool_calls)
         self.judging: set[asyncio.Task[object]] = set()  # of what was done unasked
-        self._approver = options.approver or core.pending
+        self._approver = options.approver or Undecided()
         self._session = session
         self._clock = core.clock
         self._limits = options.limits
@@ -473,7 +473,9 @@ class Conversation:
             told = RpcError(ErrorCode.INTERNAL_ERROR, turn.cut.ran, CUT)
             self._end(turn, PromptResult("cancelled", error=told), error)
         elif turn.stuck:
-            self._fail(turn, self._stuck())
+            silent = f"no message of the agent came for {self._limits.idle:g} s"
+            what = f"cannot finish the turn of session {self._session.id}: {silent}"
+            self._fail(turn, TimedOut(f"{what}; prompt it again, or raise idle_timeout"))
         elif isinstance(answer, AgentRefused):
             self._end(turn, PromptResult("end_turn", error=answer.error))
         elif isinstance(answer, LegationError):
@@ -514,12 +516,6 @@ class Conversation:
         what = f"the agent did not end a cancelled turn within {CANCEL_GRACE:g} s and is stopped"
         self._session.note(Diagnostic(code=DiagnosticCode.AGENT_KILL, message=what))
         await self._session.restart_agent(what)
-
-    def _stuck(self) -> TimedOut:
-        return TimedOut(
-            f"cannot finish the turn of session {self._session.id}: no message of the agent came for"
-            f" {self._limits.idle:g} s; prompt it again, or raise idle_timeout"
-        )
 
 
 def _unasked_effect(ask: Ask, found: Unasked | None, *, ends: bool = False) -> UnaskedEffect:

@@ -21,7 +21,6 @@ import msgspec
 from legation.agents.rpc import AgentRefused
 from legation.errors import Code, ConfigInvalid, LegationError, TransportClosed
 from legation.host.host import AcpHost
-from legation.host.lifecycle import HOST_STREAM
 from legation.host.turn import PromptResult
 from legation.wire import event_types, jsontext
 from legation.wire.acp.methods import CancelledOutcome, McpServer, SelectedOutcome
@@ -156,24 +155,23 @@ class Inbound:
 
     def __init__(self, host: AcpHost) -> None:
         self._host = host
-        self._events = host.events()
-        self._outstanding: dict[str, PermissionUpdated] = {}
+        # Not what the log has from before: a host that was killed left questions there for whose answers nobody waits.
+        self._outstanding = dict(host.waiting)
+        self._events = host.events(from_seq=host.stream.stream.head)
         self._handlers: dict[object, Handler] = {}
-        self._caught_up = False  # until then what was settled long ago is not told
         self._watching = asyncio.create_task(self._watch(), name="legation-inbound")
 
     @property
     def outstanding(self) -> list[dict[str, object]]:
         """Requests that wait for an answer, in the order in which they were asked."""
-        return [_message(each) for each in self._outstanding.values()] if self._caught_up else []
+        return [_message(each) for each in self._outstanding.values()]
 
     def add(self, handler: Handler) -> Unsubscribe:
         """Add a handler; before this returns it has been told of what waits already."""
         token = object()
         self._handlers[token] = handler
-        if self._caught_up:
-            for asked in list(self._outstanding.values()):
-                self._tell(asked, [token])
+        for asked in list(self._outstanding.values()):
+            self._tell(asked, [token])
 
         def unsubscribe() -> None:
             self._handlers.pop(token, None)
@@ -188,14 +186,8 @@ class Inbound:
 
     async def _watch(self) -> None:
         try:
-            stream = await self._host.log.stream(HOST_STREAM, self._host.options.workspace)
-            head = stream.info().head
-            if head == 0:
-                self._catch_up()
             async for event in self._events:
                 self._take(event)
-                if not self._caught_up and event.seq >= head:
-                    self._catch_up()
         except LegationError as error:  # the log is closed, or cannot be read
             _log.warning("cannot push permissions any more: %s", error.message)
 
@@ -207,22 +199,7 @@ class Inbound:
             self._outstanding[payload.id] = payload
         elif self._outstanding.pop(payload.id, None) is None:
             return
-        if self._caught_up:
-            self._tell(payload, self._handlers)
-
-    def _catch_up(self) -> None:
-        self._caught_up = True
-        self._outstanding = {name: each for name, each in self._outstanding.items() if self._waits(each)}
-        for asked in list(self._outstanding.values()):
-            self._tell(asked, self._handlers)
-
-    def _waits(self, asked: PermissionUpdated) -> bool:
-        """A host that was killed left its questions in the log, and nobody waits for the answers."""
-        session = self._host.get_session(asked.session_id)
-        if session is None or session.status != "active":
-            return False
-        outside_a_turn = asked.ask is None or asked.ask.turn is None
-        return outside_a_turn or self._host.session(asked.session_id).busy
+        self._tell(payload, self._handlers)
 
     def _tell(self, projection: PermissionUpdated, tokens: Iterable[object]) -> None:
         for token in list(tokens):
@@ -281,19 +258,12 @@ class HostEndpoint:
         """Give `handler` every event above `from_seq`, as `project_event` has it, until the result is called."""
         self._must_be_open("subscribe")
         _check_subscription(session_id, from_seq)
-        wanted = True
-
-        def deliver(event: Event) -> None:
-            if wanted:
-                handler(project_event(event))
+        end = self._host.subscribe(session_id, from_seq, lambda event: handler(project_event(event)))
 
         def unsubscribe() -> None:
-            nonlocal wanted
-            wanted = False
             end()
             self._subscriptions.discard(unsubscribe)
 
-        end = self._host.subscribe(session_id, from_seq, deliver)
         self._subscriptions.add(unsubscribe)
         return unsubscribe
 

@@ -18,8 +18,7 @@ from typing import Self, TypeAlias
 import msgspec
 
 from legation.agents.driver import Driver, OpenRequest
-from legation.clock import Clock
-from legation.errors import Conflict, NotFound
+from legation.errors import AlreadyAnswered, Conflict, NotFound
 from legation.host.agent import Agent, AgentHomes, Where
 from legation.host.lifecycle import (
     HOST_STREAM,
@@ -27,7 +26,6 @@ from legation.host.lifecycle import (
     HostStream,
     Listener,
     Listeners,
-    SessionRegistry,
     must_be_unused,
     must_not_be_anothers,
 )
@@ -39,11 +37,12 @@ from legation.host.options import (
     OpenedSession,
     SessionPlace,
     put_into_asking,
+    read_meta,
     real_folder,
     resolve_agent_definition,
     resolve_host_options,
 )
-from legation.host.requests.asks import Pending
+from legation.host.requests.asks import decision_of
 from legation.host.requests.handlers import Reverse
 from legation.host.requests.services import DefaultFs, DefaultTerminals
 from legation.host.session import Session, Settle
@@ -68,54 +67,40 @@ Prepare: TypeAlias = Callable[[OpenedSession], Awaitable[None]]
 DRAIN_LIMIT = 5.0  # seconds that callbacks have to take what is left when the host is disposed of: their time
 
 
-class AcpHost:
+class AcpHost(HostCore):
     """`async with AcpHost(options) as host`: at the end no agent is left, and all events are saved."""
 
     def __init__(
         self, options: HostOptions | Mapping[str, object] | None = None, *, log: EventLog | None = None
     ) -> None:
         """`log` is one that somebody else opened and will close; its trouble is told to them."""
-        self.options = resolve_host_options(options)
-        self.clock: Clock = log.clock if log else self.options.clock
-        self.limits: Limits = self.options.limits
-        self._pending = Pending()
-        self._stream = HostStream()
+        resolved = resolve_host_options(options)
+        super().__init__(resolved, log.clock if log else resolved.clock)
+        self.limits: Limits = resolved.limits
         self._given_log = log
         self._agents: dict[str, Agent] = {}
-        self._sessions = SessionRegistry()
-        self._listeners = Listeners(self._stream)
+        self._listeners = Listeners(self.stream)
         self._last_agent = 0
         self._entered = False
         self._disposing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         options = self.options
-        self._homes = homes = await asyncio.to_thread(AgentHomes.open, options.data_dir, options.workspace)
+        self.homes = homes = await asyncio.to_thread(AgentHomes.open, options.data_dir, options.workspace)
         try:
             self.log = self._given_log or await self._open_log()
         except BaseException:
             await asyncio.to_thread(homes.close)
             raise
-        self._stream.open(await self.log.stream(HOST_STREAM, options.workspace))
-        self._launcher = options.launcher or ProcessLauncher(registry=Registry(homes.children))
-        forbidden = options.forbidden or ForbiddenPlaces([homes.data])
+        self.stream.open(await self.log.stream(HOST_STREAM, options.workspace))
+        self.launcher = options.launcher or ProcessLauncher(registry=Registry(homes.children))
+        self.forbidden = forbidden = options.forbidden or ForbiddenPlaces([homes.data])
         fs = DefaultFs() if options.fs == "default" else options.fs
         if isinstance(fs, DefaultFs):
             fs.bind(self.folders_of, forbidden)
         if isinstance(options.terminal, DefaultTerminals):
-            options.terminal.bind(self.folders_of, forbidden, self._launcher, self._environment_of)
-        self._core = HostCore(
-            options=options,
-            clock=self.clock,
-            log=self.log,
-            stream=self._stream,
-            homes=homes,
-            launcher=self._launcher,
-            reverse=Reverse(fs, options.terminal, options.questions),
-            pending=self._pending,
-            forbidden=forbidden,
-            sessions=self._sessions,
-        )
+            options.terminal.bind(self.folders_of, forbidden, self.launcher, self._environment_of)
+        self.reverse = Reverse(fs, options.terminal, options.questions)
         self._entered = True
         return self
 
@@ -124,15 +109,15 @@ class AcpHost:
 
     async def _open_log(self) -> EventLog:
         backend = self.options.storage or MemoryBackend()
-        return await EventLog(backend, clock=self.clock, report=self._stream.trouble).__aenter__()
+        return await EventLog(backend, clock=self.clock, report=self.stream.trouble).__aenter__()
 
     def folders_of(self, session_id: str) -> Sequence[Path] | None:
-        session = self._sessions.find(session_id)
+        session = self.sessions.get(session_id)
         return session.folders if session else None
 
     def _environment_of(self, session_id: str) -> dict[str, str]:
         """Return that of a terminal: the agent's home, and nothing of ours but what every program gets."""
-        home = self.session(session_id).home or self._homes.data
+        home = self.session(session_id).home or self.homes.data
         return child_environment({}, home=Path(home), tmp=Path(tempfile.gettempdir()))
 
     # Agents.
@@ -144,7 +129,7 @@ class AcpHost:
         self._must_be_open()
         resolved = resolve_agent_definition(definition)
         self._last_agent += 1
-        agent = Agent(f"agent-{self._last_agent}", resolved, self._core, terminals=terminals)
+        agent = Agent(f"agent-{self._last_agent}", resolved, self, terminals=terminals)
         self._agents[agent.id] = agent
         try:
             await agent.start()
@@ -158,11 +143,6 @@ class AcpHost:
         agent = self._agents.get(agent_id)
         return agent.snapshot() if agent else None
 
-    def stderr_tail(self, agent_id: str) -> str:
-        """Return what it has written to its standard error last; nothing where its process has ended."""
-        agent = self._agents.get(agent_id)
-        return agent.live.stderr_tail() if agent and agent.live else ""
-
     def get_agents(self) -> list[AgentUpdated]:
         return [agent.snapshot() for agent in self._agents.values()]
 
@@ -173,7 +153,7 @@ class AcpHost:
             return
         await agent.dispose()
         if self._agents.pop(agent_id, None):
-            self._stream.publish(AgentRemoved(agent_id=agent_id))
+            self.stream.publish(AgentRemoved(agent_id=agent_id))
 
     def retire_agent(self, agent_id: str) -> None:
         """Let it leave from now on; `dispose_agent` must follow."""
@@ -192,19 +172,14 @@ class AcpHost:
 
     async def authenticate(self, agent_id: str, method_id: str) -> None:
         """Sign in. Somebody may have to do something for that, so it takes a person's time."""
-        await self._live(agent_id).authenticate(method_id, self.limits.permission)
+        await self.driver(agent_id).authenticate(method_id, self.limits.permission)
 
     async def logout(self, agent_id: str) -> None:
-        await self._live(agent_id).logout(self.limits.start)
+        await self.driver(agent_id).logout(self.limits.start)
 
-    async def pass_on(self, agent_id: str, method: str, params: object) -> bytes:
-        """Pass a request that is none of ours to the agent, and return its raw answer. It takes as long as a turn
-        may."""
-        return await self._live(agent_id).pass_on(method, params, None)
-
-    async def tell_agent(self, agent_id: str, method: str, params: object) -> None:
-        """A notification that is none of ours."""
-        await self._live(agent_id).tell(method, params)
+    def driver(self, agent_id: str) -> Driver:
+        """The agent's process itself, for what is none of ours; `AgentExited` where none is ready."""
+        return self._agent(agent_id).running()
 
     # Sessions.
 
@@ -226,17 +201,17 @@ class AcpHost:
         session with whose history it begins. Whoever is cancelled may find that it is there, all of it."""
         agent = self._agent(agent_id)
         place = SessionPlace(cwd, tuple(mcp_servers), additional_directories)
-        place = await self._core.checked(place)
+        place = await self.checked(place)
         live, limit, modes = agent.running(), self.limits.start, agent.definition.modes
         meta = place.meta(agent.definition)
 
         async def make(name: str) -> tuple[Session, Receipt | None]:
             """Store its metadata, or there is no session."""
-            stream = await self._core.session_stream(name)
+            stream = await self.session_stream(name)
             must_be_unused(stream)
-            session = Session(stream, meta, self._core)
+            session = Session(stream, meta, self)
             await session.keep(meta)
-            self._sessions.add(session)
+            self.sessions[session.id] = session
             active = session.attach(agent, live, opened, place.mcp)
             agent.serve(session, live)
             return session, active
@@ -244,8 +219,8 @@ class AcpHost:
         with ExitStack() as claims:
             claims.enter_context(agent.router.expecting())
             if session_id is not None:
-                claims.enter_context(self._sessions.claim(session_id))
-                if (former := await self._core.find(session_id)) is not None:
+                claims.enter_context(self.claim(session_id))
+                if (former := await self.find(session_id)) is not None:
                     must_be_unused(former)
             request = OpenRequest(meta.cwd, place.mcp, meta.additional_directories, forks or "")
             opened = await (live.new_session if forks is None else live.fork_session)(request, limit)
@@ -256,7 +231,7 @@ class AcpHost:
             opened = opening.offers.told_in(opened)
             if session_id is None:
                 session_id = opened.session_id
-                claims.enter_context(self._sessions.claim(session_id))
+                claims.enter_context(self.claim(session_id))
             agent.router.must_be_free(opened.session_id)
             noted = {"title": title, "details": details() if callable(details) else details}
             meta = msgspec.structs.replace(meta, agent_session_id=opened.session_id, **noted)
@@ -277,7 +252,7 @@ class AcpHost:
     ) -> SessionUpdated:
         """Have the agent tell its history again: a new generation, unless it is what is recorded."""
         agent, place = self._agent(agent_id), SessionPlace(cwd, tuple(mcp_servers), additional_directories)
-        async with self._core.taking_up(agent, session_id, place, to_load=True) as taken:
+        async with self.taking_up(agent, session_id, place, to_load=True) as taken:
             return await taken.load()
 
     async def resume_session(
@@ -291,7 +266,7 @@ class AcpHost:
     ) -> SessionUpdated:
         """The agent goes on where it was; what is recorded stays."""
         agent, place = self._agent(agent_id), SessionPlace(cwd, tuple(mcp_servers), additional_directories)
-        async with self._core.taking_up(agent, session_id, place, to_load=False) as taken:
+        async with self.taking_up(agent, session_id, place, to_load=False) as taken:
             return await taken.resume()
 
     async def resume_or_load(
@@ -300,7 +275,7 @@ class AcpHost:
         """Resume a session, or load it where that is refused. What is shown stays, unless the agent tells something else
         that is no shorter. `reopen`: also one that was closed, which only a load does."""
         agent, place = self._agent(agent_id), place or SessionPlace()
-        async with self._core.taking_up(agent, session_id, place, reopen=reopen) as taken:
+        async with self.taking_up(agent, session_id, place, reopen=reopen) as taken:
             return await taken.resume_or_load()
 
     async def prompt(self, session_id: str, prompt: Sequence[ContentBlock]) -> PromptResult:
@@ -311,7 +286,7 @@ class AcpHost:
 
     def cut_turns(self, why: CutWords) -> None:
         """Let the turns that run say that they are ended with the host."""
-        for session in self._sessions:
+        for session in list(self.sessions.values()):
             session.talk.cut(why)
 
     async def close_session(
@@ -320,29 +295,52 @@ class AcpHost:
         """A load opens it again, here; with `reopens` also in a later host, which restores it closed. To close it again
         without takes that back. `settle` is called when it is closed, before anybody can open it again."""
         session = self.session(session_id)
-        if session.status not in ("closed", "deleted"):
-            agent = self._agents.get(session.agent_id or "")
-            await self._core.close(session, agent, reopens=reopens, settle=settle)
-        else:
+        if session.status in ("closed", "deleted"):
             await session.end("closed", reopens=reopens)
+            return
+        agent = self._agents.get(session.agent_id or "")
+        live = agent.live if agent and session.status == "active" else None
+        try:
+            await session.end("closed", reopens=reopens, last=settle)
+        finally:
+            if session.status == "closed":
+                await self._free(session, agent)
+        if live is not None and live.can_close:
+            await self._tell_agent(live, session, "closed")
 
     async def delete_session(self, agent_id: str, session_id: str, *, settle: Settle | None = None) -> None:
         """Here for good; at the agent where it can. A session that only the agent knows is deleted there, one of an
         earlier host here too. `settle` is called when nothing of it happens any more, before its record goes."""
-        session = await self._core.restore(session_id, ended=True)
+        session = await self.restore(session_id, ended=True)
         if session is None:
-            stream = await self._core.find(session_id)
+            stream = await self.find(session_id)
             if stream is None or not stream.deleted:
-                await self._live(agent_id).delete_session(session_id, self.limits.start)
+                await self.driver(agent_id).delete_session(session_id, self.limits.start)
         elif session.status != "deleted":
             must_not_be_anothers(agent_id, session)
-            await self._core.delete(session, self._agents.get(agent_id), settle)
+            await self._delete(session, self._agents.get(agent_id), settle)
+
+    async def _delete(self, session: Session, agent: Agent | None, settle: Settle | None) -> None:
+        """Delete it, also at an `agent` that may have it; that is told first where there is something to `settle`, for
+        it may be stopped there."""
+        live = agent.live if agent else None
+
+        async def part() -> None:
+            await self._free(session, agent)
+            if live is not None and (live.can_delete or live.can_close):
+                await self._tell_agent(live, session, "deleted" if live.can_delete else "closed")
+            if settle is not None:
+                await settle()
+
+        await session.end("deleted", last=part if settle else None)
+        if settle is None:
+            await part()
 
     async def list_sessions(
         self, agent_id: str, *, cursor: str | None = None, cwd: Path | str | None = None
     ) -> ListSessionsResponse:
         where = await real_folder(cwd) if cwd is not None else None
-        return await self._live(agent_id).list_sessions(where, cursor, self.limits.start)
+        return await self.driver(agent_id).list_sessions(where, cursor, self.limits.start)
 
     async def set_mode(self, session_id: str, mode_id: str) -> None:
         session = self.session(session_id)
@@ -357,28 +355,36 @@ class AcpHost:
         return await session.set_option(config_id, value)
 
     def get_session(self, session_id: str) -> SessionUpdated | None:
-        session = self._sessions.find(session_id)
+        session = self.sessions.get(session_id)
         return session.snapshot() if session else None
 
     def get_sessions(self) -> list[SessionUpdated]:
-        return [session.snapshot() for session in self._sessions]
+        return [session.snapshot() for session in self.sessions.values()]
 
     def where(self, session_id: str) -> Where | None:
-        session = self._sessions.find(session_id)
+        session = self.sessions.get(session_id)
         return Where(session.meta.cwd, session.home) if session else None
 
     def session(self, session_id: str) -> Session:
-        return self._sessions.get(session_id)
+        session = self.sessions.get(session_id)
+        if session is None:
+            raise NotFound(f"cannot find session {session_id}; check its id")
+        return session
 
     async def restore_sessions(self) -> list[SessionUpdated]:
         """The sessions of earlier hosts on the same store, disconnected until they are resumed or loaded."""
         self._must_be_open()
-        return await self._core.restore_all()
+        restored: list[SessionUpdated] = []
+        for info in await self.log.streams(self.options.workspace):
+            meta = read_meta(info.meta)
+            if info.state == "open" and meta is not None and info.name not in self.sessions:
+                restored.append(self.restored(await self.session_stream(info.name), meta).snapshot())
+        return restored
 
     async def restore_session(self, session_id: str) -> Session:
         """Return one of them, or the one that is known already."""
         self._must_be_open()
-        return await self._core.restore(session_id) or self.session(session_id)
+        return await self.restore(session_id) or self.session(session_id)
 
     async def until_settled(self, session_id: str) -> Session:
         """The session, restored if need be, when nobody takes it up and no agent that leaves, or has ended, still has it:
@@ -395,14 +401,14 @@ class AcpHost:
             agent = self._agents.get(session.agent_id or "")
             leaves = agent is not None and agent.is_leaving and session.status == "active"
             # Forgotten meanwhile, another is restored: what happens to this one nobody would hear of.
-            if not leaves and self._sessions.find(session_id) is session:
+            if not leaves and self.sessions.get(session_id) is session:
                 return session
 
     def forget_session(self, session_id: str) -> None:
         """Forget one that no agent has: its record stays, by which `restore_session` knows it again."""
-        session = self._sessions.find(session_id)
+        session = self.sessions.get(session_id)
         if session is not None and session.status in ("disconnected", "closed", "deleted"):
-            self._sessions.remove(session)
+            del self.sessions[session_id]
 
     # Events and permissions.
 
@@ -416,15 +422,25 @@ class AcpHost:
 
     def publish(self, payload: Payload) -> None:
         """Append to the host's stream."""
-        self._stream.publish(payload)
+        self.stream.publish(payload)
 
     def respond_permission(self, request_id: str, outcome: PermissionOutcome, *, by: str = "client") -> None:
-        self._pending.respond(request_id, outcome, by)
+        """The first answer counts, a second one is refused (INV-8). Where there is an approver nobody else answers."""
+        told = self.waiting.get(request_id)
+        if self.options.approver is None and told is not None and told.ask is not None:
+            decision = decision_of(told.ask.options, outcome, by)
+            self.session(told.session_id).talk.permissions.settle(request_id, decision)
+        elif self.options.approver is None and request_id in self.answered:
+            raise AlreadyAnswered(
+                f"cannot answer permission {request_id}: it was answered or withdrawn before"
+            )
+        else:
+            raise NotFound(f"cannot find permission {request_id}; check its id")
 
     def hurry(self) -> None:
         """This process is ending: agents that are stopped, now or later, have a moment for it, and not `kill_timeout_ms`."""
-        if self._entered and isinstance(self._launcher, ProcessLauncher):  # a recorded one has no processes
-            self._launcher.hurry()
+        if self._entered and isinstance(self.launcher, ProcessLauncher):  # a recorded one has no processes
+            self.launcher.hurry()
 
     async def dispose(self) -> None:
         """Stop every agent, save every event. A caller that gives up, or calls twice, changes nothing."""
@@ -437,14 +453,14 @@ class AcpHost:
             return
         agents = list(self._agents.values())
         outcomes = await asyncio.gather(*[agent.dispose() for agent in agents], return_exceptions=True)
-        for session in self._sessions:
+        for session in list(self.sessions.values()):
             session.disconnect("disposed")
-            await self._core.release_terminals(session)
+            await self.release_terminals(session)
             await session.saved()
         await self._listeners.finish(DRAIN_LIMIT)
         if self._given_log is None:
             await self.log.__aexit__(None, None, None)
-        await asyncio.to_thread(self._homes.close)
+        await asyncio.to_thread(self.homes.close)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -464,11 +480,5 @@ class AcpHost:
             raise NotFound(f"cannot find agent {agent_id}; `get_agents` lists them")
         return agent
 
-    def _live(self, agent_id: str) -> Driver:
-        return self._agent(agent_id).running()
-
     def _stream_of(self, session_id: str | None) -> Session | HostStream:
-        return self._stream if session_id is None else self.session(session_id)
-
-
-create_acp_host = AcpHost
+        return self.stream if session_id is None else self.session(session_id)

@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from legation.secret import Secret
 
 
-# How an agent is started: found in the catalogue, installed if it is locked and missing.
-#
-# Keys and whatever else of the server's environment go to agents of the first workspace alone: they are its owner's. What
-# an agent says of its keys is hidden before anybody sees it.
-
 INSTALL_LIMIT: Final = 900.0  # seconds for an agent to arrive from its registry: the network's time
 
 logger = logging.getLogger("legation.sessions")
@@ -124,7 +119,11 @@ class AgentLauncher:
     async def launch(self, workspace: str, agent: str, cwd: Path, version: str | None = None) -> Launch:
         entry = await self.entry(agent)
         start = await self._start(entry)
-        launch = await asyncio.to_thread(self._launch, workspace, entry, start, cwd)
+        trusted = await asyncio.to_thread(TrustedFolders(self.data_dir, workspace).trusts, str(cwd))
+        owners = workspace == self.first_workspace
+        launch = await asyncio.to_thread(
+            launch_of, self.catalogue, entry, start, cwd, trusted=trusted, owners=owners
+        )
         if version is not None:
             found = await asyncio.to_thread(self.catalogue.version_of, entry.name)
             if found != version:
@@ -134,12 +133,6 @@ class AgentLauncher:
                 )
         hide(launch.keys, self.redactor)
         return launch
-
-    def _launch(self, workspace: str, entry: CatalogueEntry, start: Start, cwd: Path) -> Launch:
-        trusted = TrustedFolders(self.data_dir, workspace).trusts(str(cwd))
-        return launch_of(
-            self.catalogue, entry, start, cwd, trusted=trusted, owners=workspace == self.first_workspace
-        )
 
     async def _start(self, entry: CatalogueEntry) -> Start:
         try:

@@ -14,30 +14,29 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from legation.agents.driver import Driver
 from legation.agents.pool import Pool
 from legation.agents.rpc import UNWRITABLE
 from legation.clock import Clock
-from legation.errors import Conflict, InvalidParams, LegationError, NotFound, SessionClosed
+from legation.errors import Conflict, InvalidParams, LegationError, SessionClosed
 from legation.host.agent import Agent, AgentHomes
 from legation.host.options import HostOptions, SessionMeta, SessionPlace, read_meta
-from legation.host.requests.asks import Pending
 from legation.host.requests.handlers import Reverse
 from legation.host.resume import ResumeOrLoad
-from legation.host.session import Session, Settle, State
+from legation.host.session import Session, State
 from legation.proc import Launcher
 from legation.store.codec import StorageTrouble
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
-from legation.store.stream import Receipt, Stream, Subscription
+from legation.store.stream import Stream, Subscription
 from legation.wire import event_types
-from legation.wire.event_types import Diagnostic, DiagnosticCode, SessionUpdated
+from legation.wire.event_types import Diagnostic, DiagnosticCode, PermissionUpdated
 from legation.wire.events import Event, Payload
 
 HOST_STREAM = "host"
+REMEMBERED = 10_000  # answered permissions, so that a second answer is told from an unknown id
 
 _log = logging.getLogger(__name__)
 
@@ -59,18 +58,17 @@ class HostStream:
         for payload in waiting:
             self.publish(payload)
 
-    def publish(self, payload: Payload) -> Receipt | None:
-        """Append it; None where it could not be taken, which is reported, but never twice over."""
+    def publish(self, payload: Payload) -> None:
+        """Append it; that it could not be taken is reported, but never twice over."""
         if self._stream is None:
             self._waiting.append(payload)
-            return None
+            return
         try:
-            return self._stream.append([event_types.draft(payload)])
+            self._stream.append([event_types.draft(payload)])
         except UNWRITABLE as error:
             self.reject(payload, error)
         except LegationError as error:
             _log.warning("cannot publish %s: %s", payload.event_type(), error.message)
-        return None
 
     def diagnose(
         self,
@@ -81,10 +79,9 @@ class HostStream:
         session_id: str | None = None,
         data: Mapping[str, object] | None = None,
     ) -> None:
-        diagnostic = Diagnostic(
-            code=code, message=message, agent_id=agent_id, session_id=session_id, data=data
+        self.publish(
+            Diagnostic(code=code, message=message, agent_id=agent_id, session_id=session_id, data=data)
         )
-        self.publish(diagnostic)
 
     def trouble(self, trouble: StorageTrouble) -> None:
         """The store's word; kept out of the store's way where it is the store that fails (INV-5)."""
@@ -118,10 +115,11 @@ class Listeners:
         events = stream.subscribe(after)
         task = asyncio.create_task(self._run(stream.name, events, listener))
         self._tasks[task] = stream, events
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(lambda ended: self._tasks.pop(ended, None))
 
         def unsubscribe() -> None:
             task.cancel()
+            self._tasks.pop(task, None)  # nothing is told from here on
 
         return unsubscribe
 
@@ -134,9 +132,11 @@ class Listeners:
             task.cancel()
 
     async def _run(self, name: str, events: Subscription, listener: Listener) -> None:
+        task = asyncio.current_task()
         try:
             async for event in events:
-                self._tell(name, event, listener)
+                if task in self._tasks:
+                    self._tell(name, event, listener)
         except LegationError as error:
             _log.warning("cannot go on reading %s for a subscriber: %s", name, error.message)
 
@@ -163,48 +163,6 @@ def _is_subscriber_error(event: Event) -> bool:
         return False
     payload = event_types.decode(event)
     return isinstance(payload, Diagnostic) and payload.code == DiagnosticCode.SUBSCRIBER_ERROR
-
-
-class SessionRegistry:
-    def __init__(self) -> None:
-        self._known: dict[str, Session] = {}
-        self._claimed: set[str] = set()
-
-    def __iter__(self) -> Iterator[Session]:
-        return iter(list(self._known.values()))
-
-    def __contains__(self, session_id: str) -> bool:
-        return session_id in self._known
-
-    def of(self, agent_id: str) -> list[Session]:
-        return [session for session in self if session.agent_id == agent_id]
-
-    def find(self, session_id: str) -> Session | None:
-        return self._known.get(session_id)
-
-    def get(self, session_id: str) -> Session:
-        session = self._known.get(session_id)
-        if session is None:
-            raise NotFound(f"cannot find session {session_id}; check its id")
-        return session
-
-    def add(self, session: Session) -> None:
-        self._known[session.id] = session
-
-    def remove(self, session: Session) -> None:
-        if self._known.get(session.id) is session:
-            del self._known[session.id]
-
-    @contextmanager
-    def claim(self, session_id: str) -> Iterator[None]:
-        """While a session of that name is being made, nobody else makes one."""
-        if session_id in self._known or session_id in self._claimed or session_id == HOST_STREAM:
-            raise Conflict(f"cannot create session {session_id}: there is one of that name; give another")
-        self._claimed.add(session_id)
-        try:
-            yield
-        finally:
-            self._claimed.discard(session_id)
 
 
 def must_be_unused(stream: Stream) -> None:
@@ -248,21 +206,44 @@ def must_not_be_anothers(agent_id: str, session: Session) -> None:
         raise InvalidParams(f"cannot use session {session.id} with {agent_id}: it is another agent's")
 
 
-@dataclass(frozen=True, slots=True)
 class HostCore:
     """Parts of a host that its agents and sessions use, and what it does with its sessions."""
 
-    options: HostOptions
-    clock: Clock
     log: EventLog
-    stream: HostStream
     homes: AgentHomes
     launcher: Launcher
     reverse: Reverse
-    pending: Pending  # the approver, where the options name none
     forbidden: ForbiddenPlaces
-    sessions: SessionRegistry
-    pool: Pool = field(default_factory=Pool)
+
+    def __init__(self, options: HostOptions, clock: Clock) -> None:
+        self.options = options
+        self.clock = clock
+        self.stream = HostStream()
+        self.waiting: dict[str, PermissionUpdated] = {}  # permissions without an answer
+        self.answered: dict[str, None] = {}  # the last ones that have one
+        self.pool = Pool()
+        self.sessions: dict[str, Session] = {}
+        self._claimed: set[str] = set()
+
+    @contextmanager
+    def claim(self, session_id: str) -> Iterator[None]:
+        """While a session of that name is being made, nobody else makes one."""
+        if session_id in self.sessions or session_id in self._claimed or session_id == HOST_STREAM:
+            raise Conflict(f"cannot create session {session_id}: there is one of that name; give another")
+        self._claimed.add(session_id)
+        try:
+            yield
+        finally:
+            self._claimed.discard(session_id)
+
+    def permission_answered(self, permission_id: str) -> None:
+        if self.waiting.pop(permission_id, None) is not None:
+            self.answered[permission_id] = None
+            if len(self.answered) > REMEMBERED:
+                del self.answered[next(iter(self.answered))]
+
+    def sessions_of(self, agent: Agent) -> list[Session]:
+        return [session for session in self.sessions.values() if session.agent_id == agent.id]
 
     async def checked(self, place: SessionPlace) -> SessionPlace:
         """Resolved. A session may work in nothing of Legation's own, but in the folder that was made for it."""
@@ -291,14 +272,14 @@ class HostCore:
     ) -> AsyncIterator[ResumeOrLoad]:
         """Keep others from taking it up meanwhile. Unless `to_load` is said, one that only the agent knows is loaded,
         and so is a closed one that may be opened again (`reopen`)."""
-        found = self.sessions.find(session_id)
+        found = self.sessions.get(session_id)
         place = await self.checked(place)
         stream = await self.find(session_id) if found is None else None
         # From here on nothing is awaited until it is shown that it is taken up. Meanwhile whoever has no agent for it may have
         # forgotten it: one that was known is known now, or the agent would be asked for it by our name.
         if found is not None and session_id not in self.sessions:
-            self.sessions.add(found)
-        known = self.sessions.find(session_id)
+            self.sessions[session_id] = found
+        known = self.sessions.get(session_id)
         if to_load is None:
             to_load = known is None or (reopen and known.status == "closed")
         with ExitStack() as claims:
@@ -308,13 +289,13 @@ class HostCore:
             else:
                 if stream is not None:
                     must_not_have_ended(stream, to_load=to_load)
-                claims.enter_context(self.sessions.claim(session_id))
+                claims.enter_context(self.claim(session_id))
                 meta = place.meta(agent.definition, agent_session_id=session_id)
             yield ResumeOrLoad(self, agent, session_id, known, meta, place.mcp, resumes=not to_load)
 
     async def ready_again(self, agent: Agent) -> None:
         """Take up what its last process had, one after the other: one that was just restarted is not flooded."""
-        for session in self.sessions.of(agent.id):
+        for session in self.sessions_of(agent):
             if session.status != "disconnected":
                 continue
             try:
@@ -326,70 +307,34 @@ class HostCore:
 
     # Ones of an earlier host.
 
-    async def restore_all(self) -> list[SessionUpdated]:
-        restored: list[SessionUpdated] = []
-        for info in await self.log.streams(self.options.workspace):
-            meta = read_meta(info.meta)
-            if info.state == "open" and meta is not None and info.name not in self.sessions:
-                restored.append(self._restored(await self.session_stream(info.name), meta).snapshot())
-        return restored
-
     async def restore(self, session_id: str, *, ended: bool = False) -> Session | None:
         """The one that is known, or that the store has: open, or closed to be opened again; `ended`: or closed for good."""
-        if (known := self.sessions.find(session_id)) is not None:
+        if (known := self.sessions.get(session_id)) is not None:
             return known
         stream = await self.find(session_id)
         meta = read_meta(stream.info().meta) if stream else None
         if stream is None or meta is None or stream.deleted:
             return None
-        return self._restored(stream, meta) if ended or meta.reopens or not stream.closed else None
+        return self.restored(stream, meta) if ended or meta.reopens or not stream.closed else None
 
-    def _restored(self, stream: Stream, meta: SessionMeta) -> Session:
+    def restored(self, stream: Stream, meta: SessionMeta) -> Session:
         """Restore it at once: whoever wants the same one finds it."""
-        if (known := self.sessions.find(stream.name)) is not None:
+        if (known := self.sessions.get(stream.name)) is not None:
             return known
         ended = State.CLOSED if meta.reopens else State.TERMINATED
         state = ended if stream.closed else State.DISCONNECTED
-        with self.sessions.claim(stream.name):
+        with self.claim(stream.name):
             session = Session(stream, meta, self, state)
-            self.sessions.add(session)
+            self.sessions[session.id] = session
         if session.status != "closed":  # that it is was told when it was closed
             session.publish()
         return session
 
     # How they end.
 
-    async def close(
-        self, session: Session, agent: Agent | None, *, reopens: bool, settle: Settle | None = None
-    ) -> None:
-        live = agent.live if agent and session.status == "active" else None
-        try:
-            await session.end("closed", reopens=reopens, last=settle)
-        finally:
-            if session.status == "closed":
-                await self._free(session, agent)
-        if live is not None and live.can_close:
-            await self._tell_agent(live, session, "closed")
-
-    async def delete(self, session: Session, agent: Agent | None, settle: Settle | None = None) -> None:
-        """Delete it, also at an `agent` that may have it; that is told first where there is something to `settle`, for
-        it may be stopped there."""
-        live = agent.live if agent else None
-
-        async def part() -> None:
-            await self._free(session, agent)
-            if live is not None and (live.can_delete or live.can_close):
-                await self._tell_agent(live, session, "deleted" if live.can_delete else "closed")
-            if settle is not None:
-                await settle()
-
-        await session.end("deleted", last=part if settle else None)
-        if settle is None:
-            await part()
-
     async def lost(self, agent: Agent) -> None:
         """Disconnect the sessions of an agent whose process has ended, at once."""
-        for session in self.sessions.of(agent.id):
+        for session in self.sessions_of(agent):
             await session.lose_agent(agent.how_it_ended())
             await self._free(session, agent)
 

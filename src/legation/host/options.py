@@ -56,8 +56,6 @@ from legation.wire.events import Draft
 if TYPE_CHECKING:
     from legation.agents.driver import Driver
 
-# What a host is made with, and what an agent is started with. Checked at once, frozen for good.
-
 MAX_DIRECTORIES: Final = 100  # each is looked up on the disk, for the session and for what it opens
 
 Restart = Literal["never", "on-crash"]

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias, get_args
 
 import msgspec
 from msgspec import UNSET
@@ -87,11 +87,7 @@ Row = Event | Draft
 
 def _read_row(row: Row) -> dict[str, object]:
     """Return nothing of what cannot be read, or would hold up others while it is."""
-    try:
-        value = jsontext.read(row.payload) if len(row.raw) <= LONGEST else None
-    except jsontext.READ_ERRORS:
-        return {}
-    return value if isinstance(value, dict) else {}
+    return jsontext.read_object(row.payload) if len(row.raw) <= LONGEST else {}
 
 
 def _prompt_of(row: Row) -> Sequence[object]:
@@ -273,9 +269,9 @@ def _canonical(value: object) -> bytes:
         return json.dumps(value, sort_keys=True).encode()
 
 
-_OPENING = (PermissionAsked, QuestionAsked, PromptStarted)
-_CLOSING = (PermissionAnswered, QuestionAnswered, PromptFinished)
-_TYPES = frozenset(each.event_type() for each in (*_OPENING, *_CLOSING))
+_Opening: TypeAlias = PermissionAsked | QuestionAsked | PromptStarted
+_Closing: TypeAlias = PermissionAnswered | QuestionAnswered | PromptFinished
+_TYPES = frozenset(each.event_type() for each in get_args(_Opening | _Closing))
 _HOST_ENDED = CutWords("the host ended before", "the host ended before")
 
 
@@ -286,22 +282,15 @@ async def unfinished_events(stream: Stream, after: int = 0, why: CutWords = _HOS
         if event.type not in _TYPES:
             continue
         payload = event_types.decode(event)
-        if isinstance(payload, _OPENING):
+        if isinstance(payload, _Opening):
             still_open[_opened_name(payload)] = payload
-        elif isinstance(payload, _CLOSING):
+        elif isinstance(payload, _Closing):
             still_open.pop(_opened_name(payload), None)
     return [end for payload in reversed(still_open.values()) for end in _ends(payload, why)]
 
 
-def _opened_name(payload: object) -> str:
-    match payload:
-        case PromptStarted(turn=turn) | PromptFinished(turn=turn):
-            return turn
-        case PermissionAsked(id=name) | PermissionAnswered(id=name):
-            return name
-        case QuestionAsked(id=name) | QuestionAnswered(id=name):
-            return name
-    raise TypeError(type(payload).__name__)
+def _opened_name(payload: _Opening | _Closing) -> str:
+    return payload.turn if isinstance(payload, PromptStarted | PromptFinished) else payload.id
 
 
 def _ends(payload: Payload, why: CutWords) -> list[Payload]:
@@ -483,7 +472,7 @@ class ResumeOrLoad:
         kept: Sequence[Draft] = (),
     ) -> None:
         if self.known is None:
-            self.core.sessions.add(session)
+            self.core.sessions[session.id] = session
         else:
             self._must_be_wanted(session)
         active = session.attach(self.agent, live, setup, self.mcp)

@@ -157,7 +157,7 @@ class Session:
         self.reason: str | None = None  # why it is in its status, where there is more to say
         self.agent_id: str | None = None
         self.mcp: tuple[McpServer, ...] = ()  # with their secrets, so in memory only
-        self.has_modes = self.has_config = False  # whether the agent ever said that it has them
+        self.has_config = False  # whether the agent ever said that it has options
         self.offers = Offers()
         self.modes = AskingModes()  # what is known of its agent's
         self._put_back = 0
@@ -201,7 +201,8 @@ class Session:
             saving.add_done_callback(self._saving.discard)
 
     async def room(self) -> None:
-        """Wait until what the agent has said and done is judged and noted, but for a little of it."""
+        """Wait until what the agent has said and done is stored, judged and noted, but for a little of it."""
+        await self.stream.room()
         while len(at_work := self._saving | self.talk.judging) > MOST_AT_WORK:
             await asyncio.wait(at_work, return_when=asyncio.FIRST_COMPLETED)
 
@@ -251,7 +252,6 @@ class Session:
         self._move(Act.ATTACHED)
         self.agent_id, self._owner, self.process, self.mcp = agent.id, agent, live, mcp
         self.modes, self._put_back, self._stuck_in = agent.definition.modes, 0, None
-        self.has_modes |= setup.modes is not None
         self.has_config |= setup.config_options is not None
         said = Offers.of(setup)
         self.offers = Offers(said.modes or self.offers.modes, said.options or self.offers.options)
@@ -342,7 +342,7 @@ class Session:
             self._look_at_mode()
 
     async def set_mode(self, mode: str) -> None:
-        if not self.has_modes:
+        if self.offers.modes is None:
             raise CapabilityUnsupported(
                 f"cannot set the mode of session {self.id}: its agent named no modes; leave it"
             )
@@ -494,25 +494,18 @@ class Session:
 
     def note_permission(self, payload: Payload) -> Receipt | None:
         """Append it to the session's stream, and its projection to the host's."""
-        waits_here = self._core.options.approver is None
+        receipt = self.note(payload)
         match payload:
             case PermissionAsked():
-                if waits_here:
-                    self._core.pending.asked(payload)
-                receipt = self.note(payload)
                 self._publish_asked(payload)
-                return receipt
             case PermissionAnswered(id=name, outcome=outcome, by=by):
-                if waits_here:
-                    self._core.pending.answered(name)
-                receipt = self.note(payload)
                 state: Literal["superseded", "answered"] = (
                     "superseded" if outcome == "superseded" else "answered"
                 )
+                self._core.permission_answered(name)
                 told = PermissionUpdated(id=name, session_id=self.id, state=state, outcome=outcome, by=by)
                 self._core.stream.publish(told)
-                return receipt
-        return self.note(payload)
+        return receipt
 
     def reserve_permission(self, asked: PermissionAsked) -> Callable[[PermissionAsked], None]:
         """Reserve its place among the updates; what is returned fills it. It is told to nobody before that."""
@@ -529,6 +522,7 @@ class Session:
 
     def _publish_asked(self, asked: PermissionAsked) -> None:
         told = PermissionUpdated(id=asked.id, session_id=self.id, state="pending", ask=asked)
+        self._core.waiting[asked.id] = told
         self._core.stream.publish(told)
 
     def record(self, *payloads: Payload) -> Receipt:

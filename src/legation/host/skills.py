@@ -26,6 +26,7 @@ from typing import Final, TypeAlias
 
 from legation.errors import InvalidParams, StorageFailed, TooLarge, Unavailable
 from legation.store.datafolder import new_mode
+from legation.store.files import CREATE, READ
 from legation.store.forbidden import ForbiddenPlaces
 from legation.wire.action import MAX_PATH
 from legation.wire.api.sessions import Skills, SkillSource
@@ -41,7 +42,6 @@ FETCH_LIMIT: Final = 120.0  # seconds that a repository may take to arrive: the 
 _GITHUB: Final = re.compile(r"[A-Za-z0-9-]{1,64}/[A-Za-z0-9_.-]{1,128}", re.ASCII)
 _URL: Final = re.compile(r"https://[A-Za-z0-9.-]+(:\d{1,5})?/[A-Za-z0-9_./~%+-]+", re.ASCII)
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}", re.ASCII)
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe must not hold us up
 
 Folder: TypeAlias = Callable[[str], Awaitable[Path]]
 """A path that somebody named, if it is a folder that is served."""
@@ -217,12 +217,11 @@ def _copy(source: Path, target: Path, forbidden: ForbiddenPlaces) -> None:
 
 
 def _copy_file(source: Path, target: Path, forbidden: ForbiddenPlaces) -> None:
-    with os.fdopen(os.open(source, _READ), "rb") as file:
+    with os.fdopen(os.open(source, READ), "rb") as file:
         status = forbidden.check_open(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             return  # another thing took its place
-        mode = stat.S_IMODE(status.st_mode) & 0o777
-        made = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        made = os.open(target, CREATE, stat.S_IMODE(status.st_mode) & 0o777)
         with os.fdopen(made, "wb") as copy:
             shutil.copyfileobj(file, copy)
 

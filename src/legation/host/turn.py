@@ -174,12 +174,11 @@ _read_cuts = msgspec.json.Decoder(_Cuts).decode
 
 class ToolCalls:
     def __init__(self) -> None:
-        self._open: dict[str, ToolCallPatch] = {}
-        self._earlier: dict[str, ToolCallPatch] = {}  # begun in turns before, and not over
+        self._calls: dict[str, ToolCallPatch] = {}  # that are not over, also of turns before
         self._over: dict[str, None] = {}
-        self._lines: dict[str, str | None] = {}  # the commands of those that are open
+        self._lines: dict[str, str | None] = {}  # the commands of those that this turn has heard of
         self._cuts: dict[str, frozenset[str]] = {}  # what is not known in full, by the name of the call
-        self._sizes: dict[str, int] = {}  # of those that are open, or begun earlier
+        self._sizes: dict[str, int] = {}  # of those that are not over
         self._held = 0  # all these sizes
 
     def take(self, draft: Draft) -> ToolCallPatch | None:
@@ -196,8 +195,8 @@ class ToolCalls:
             self._over[name] = None
             _forget_oldest(self._over)
             return None if known else whole
-        if name in self._open or len(self._open) < KEPT:
-            whole = self._open[name] = self.whole(call)
+        if name in self._lines or len(self._lines) < KEPT:
+            whole = self._calls[name] = self.whole(call)
             self._lines[name] = command_line(_argument(whole, "command"))
             self._over.pop(name, None)  # some agents use an id again
             self._make_room(name, len(draft.brief))
@@ -214,8 +213,7 @@ class ToolCalls:
             self._cuts[oldest] = frozenset(_JUDGED.values())
 
     def _forget(self, name: str) -> None:
-        self._open.pop(name, None)
-        self._earlier.pop(name, None)
+        self._calls.pop(name, None)
         self._lines.pop(name, None)
         self._held -= self._sizes.pop(name, 0)
 
@@ -242,16 +240,16 @@ class ToolCalls:
 
     def whole(self, call: ToolCallPatch) -> ToolCallPatch:
         """Return what is known of it, with what is new."""
-        known = self._open.get(call.tool_call_id) or self._earlier.get(call.tool_call_id)
+        known = self._calls.get(call.tool_call_id)
         return merged(known, call) if known else call
 
     def about(self, path: str | None, command: str | None) -> str | None:
         """The call that runs and names that path or command."""
         line = command_line(command)
-        for name, call in reversed(self._open.items()):
-            if path is not None and path in _named(call):
+        for name, own in reversed(self._lines.items()):
+            if path is not None and path in _named(self._calls[name]):
                 return name
-            if line is not None and self._lines.get(name) == line:
+            if line is not None and own == line:
                 return name
         return None
 
@@ -259,14 +257,12 @@ class ToolCalls:
         return name in self._over
 
     def at_work(self) -> bool:
-        return any(call.status == "in_progress" for call in self._open.values())
+        return any(self._calls[name].status == "in_progress" for name in self._lines)
 
     def clear(self) -> None:
-        self._earlier |= self._open
-        self._open.clear()
         self._lines.clear()
-        while len(self._earlier) > KEPT:
-            self._forget(next(iter(self._earlier)))
+        while len(self._calls) > KEPT:
+            self._forget(next(iter(self._calls)))
 
 
 @dataclass(slots=True, eq=False)

@@ -188,31 +188,74 @@ def new_token(*, detached: bool = False) -> str:
 
 
 class Look:
-    """One look at all processes, for every tree that wants one: what costs a file or a call each is asked for once."""
+    """One look at all processes, for every tree that wants one: what costs a file or a call each is asked for once, and
+    whoever could belong to a tree is looked up, not looked for. A hundred trees take little more than one."""
 
     def __init__(self) -> None:
-        self._tokens: dict[int, str | None] = {}
-        self._marks: dict[int, int | None] = {}
+        self._by_token: dict[str, list[int]] = {}
         self._spared: dict[Callable[[], Iterable[Identity]], frozenset[Identity]] = {}
+        self._below_spared: dict[Callable[[], Iterable[Identity]], frozenset[int]] = {}
 
     @cached_property
     def processes(self) -> dict[int, Process]:
         return processes()
 
-    def token(self, pid: int) -> str | None:
-        if pid not in self._tokens:
-            self._tokens[pid] = environment_value(pid, TOKEN_NAME)
-        return self._tokens[pid]
+    @cached_property
+    def children(self) -> dict[int, list[int]]:
+        return _by(lambda each: each.parent, self.processes.values())
 
-    def mark(self, pid: int) -> int | None:
-        if pid not in self._marks:
-            self._marks[pid] = mark_of(pid)
-        return self._marks[pid]
+    @cached_property
+    def groups(self) -> dict[int, list[int]]:
+        return _by(lambda each: each.group, self.processes.values())
+
+    @cached_property
+    def sessions(self) -> dict[int, list[int]]:
+        return _by(lambda each: each.session, self.processes.values())
+
+    @cached_property
+    def marked(self) -> dict[int | None, list[int]]:
+        """Our descendants, by their marks."""
+        found: dict[int | None, list[int]] = {}
+        for pid in _below(os.getpid(), self.children):
+            found.setdefault(mark_of(pid), []).append(pid)
+        return found
+
+    @cached_property
+    def _unread(self) -> list[Process]:
+        """Those whose tokens nobody wanted to know yet, the youngest last."""
+        return sorted(self.processes.values(), key=lambda each: each.started)
+
+    def bearing(self, token: str, since: int) -> list[int]:
+        """Find those that carry the token, or one that was derived from it; older ones are not looked at for it."""
+        while self._unread and self._unread[-1].started >= since:
+            self._note_token(self._unread.pop().pid)
+        return self._by_token.get(token, [])
+
+    def _note_token(self, pid: int) -> None:
+        token = environment_value(pid, TOKEN_NAME)
+        while token:
+            self._by_token.setdefault(token, []).append(pid)
+            token = token.rpartition("/")[0]
 
     def spared(self, ask: Callable[[], Iterable[Identity]]) -> frozenset[Identity]:
         if ask not in self._spared:
             self._spared[ask] = frozenset(ask())
         return self._spared[ask]
+
+    def below_spared(self, ask: Callable[[], Iterable[Identity]], but: int) -> frozenset[int]:
+        """Those that are spared, and all below them; `but` is to be killed."""
+        spared = {pid for pid, started in self.spared(ask) if self._runs(pid, started)}
+        if but in spared:
+            return self._with_all_below(spared - {but})
+        if ask not in self._below_spared:
+            self._below_spared[ask] = self._with_all_below(spared)
+        return self._below_spared[ask]
+
+    def _runs(self, pid: int, started: int) -> bool:
+        return (found := self.processes.get(pid)) is not None and found.started == started
+
+    def _with_all_below(self, pids: Iterable[int]) -> frozenset[int]:
+        return frozenset({each for pid in pids for each in (pid, *_below(pid, self.children))})
 
 
 class ProcessTree:
@@ -240,20 +283,30 @@ class ProcessTree:
 
     def members(self, look: Look) -> list[Process]:
         """All of the tree, dead ones too; the child itself only if the tree is to be killed whole."""
-        candidates = self._candidates(look)
-        children = _by_parent(candidates.values())
-        ours = _below(os.getpid(), children) if self._mark is not None else set()
-        root = look.processes.get(self.pid)
+        everybody = look.processes
+        excluded = look.below_spared(self._spared, self.pid) | {os.getpid()}
+        root = everybody.get(self.pid)
         rooted = root is not None and root.started == self.started
-        found: set[int] = set(_below(self.pid, children)) if rooted else set()
-        for each in candidates.values():
-            if each.pid not in found and self._is_member(each, look, rooted=rooted, marked=each.pid in ours):
-                found |= {each.pid, *_below(each.pid, children)}
+        waiting = [
+            pid for pid, started in self._known if pid in everybody and everybody[pid].started == started
+        ]
+        waiting += look.bearing(self._token, self.started)
+        if self._mark is not None:
+            waiting += look.marked.get(self._mark, ())
+        if rooted:
+            for belonging in (look.children, look.groups, look.sessions):
+                waiting += belonging.get(self.pid, ())
+        found: set[int] = set()
+        while waiting:
+            pid = waiting.pop()
+            if pid not in found and pid not in excluded and everybody[pid].started >= self.started:
+                found.add(pid)
+                waiting += look.children.get(pid, ())
         if not self._whole:
             found.discard(self.pid)
         elif rooted:
             found.add(self.pid)
-        return [candidates[pid] for pid in found]
+        return [everybody[pid] for pid in found]
 
     def kill(self, look: Look | None = None) -> list[Process]:
         """One round: kill and reap what there is now, and return it; empty when nothing was left to do. Whoever brings
@@ -301,27 +354,6 @@ class ProcessTree:
                 found = process(pid)
                 if found is not None and found.dead:
                     _reap(pid)
-
-    def _candidates(self, look: Look) -> dict[int, Process]:
-        snapshot = look.processes
-        children = _by_parent(snapshot.values())
-        excluded = {os.getpid()}
-        for pid, started in look.spared(self._spared):
-            found = snapshot.get(pid)
-            if found is not None and found.started == started and pid != self.pid:
-                excluded |= {pid, *_below(pid, children)}
-        young = (each for each in snapshot.values() if each.started >= self.started)
-        return {each.pid: each for each in young if each.pid not in excluded}
-
-    def _is_member(self, each: Process, look: Look, *, rooted: bool, marked: bool) -> bool:
-        if each.identity in self._known:
-            return True
-        if rooted and self.pid in (each.group, each.session):
-            return True
-        if marked and self._mark is not None and look.mark(each.pid) == self._mark:
-            return True
-        token = look.token(each.pid)
-        return token is not None and (token == self._token or token.startswith(self._token + "/"))
 
 
 def strike(trees: Iterable[ProcessTree], look: Look) -> None:
@@ -389,11 +421,11 @@ def mark_of(pid: int) -> int | None:
         return None
 
 
-def _by_parent(all_of_them: Iterable[Process]) -> dict[int, list[int]]:
-    children: dict[int, list[int]] = {}
+def _by(key: Callable[[Process], int], all_of_them: Iterable[Process]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
     for each in all_of_them:
-        children.setdefault(each.parent, []).append(each.pid)
-    return children
+        found.setdefault(key(each), []).append(each.pid)
+    return found
 
 
 def _below(pid: int, children: Mapping[int, list[int]]) -> set[int]:

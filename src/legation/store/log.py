@@ -44,10 +44,14 @@ from legation.wire.events import Event
 
 PENDING_LIMIT = 64 * 1024 * 1024  # bytes that may wait for a failing disk before agents are paused
 FLIGHT_LIMIT = 2 * 1024 * 1024  # of one that works: what a commit shows at once, readers find in the tail
+SHARE_LIMIT = (
+    512 * 1024
+)  # of these, of one stream: its agent waits then, and others' events are not behind more of it
 PART_BYTES = 512 * 1024  # of a long text that are one commit: some milliseconds of the disk
 READ_BYTES = 512 * 1024  # what a subscriber that is behind reads at once
 NAME_BYTES = 200  # of a stream's name, percent-encoded: it is a file's name in some stores
 MAX_GROUP = 512  # ops in one transaction
+GROUP_BYTES = 512 * 1024  # of its events: what would be more is a commit of its own, unless it is the first
 RETRY_FIRST = 0.05  # seconds to the next try after a failed commit: the disk's time, not the agent's
 RETRY_MOST = 2.0
 CLOSE_TRIES = 3  # how often a closing log tries to save what is left
@@ -247,9 +251,12 @@ class EventLog:
         """Bytes that were appended and are not on the disk yet."""
         return self._pending_bytes
 
-    async def room(self) -> None:
-        """Wait until the disk has caught up enough to take more: whoever reads an agent's pipe waits here."""
-        while self._pending_bytes > self._room_limit:
+    async def room(self, stream: Stream | None = None) -> None:
+        """Wait until the disk has caught up enough to take more, or more of that stream: whoever reads an agent's pipe
+        waits here."""
+        while self._pending_bytes > self._room_limit or (
+            stream is not None and stream.pending_bytes > SHARE_LIMIT and not self._failing
+        ):
             await self._progress.wait()
 
     # For streams and subscriptions.
@@ -279,6 +286,7 @@ class EventLog:
         self._pending[op] = stream
         if isinstance(op, Append):
             self._pending_bytes += op.size
+            stream.pending_bytes += op.size
         if self._writer is None:
             self.settled([op])
             return
@@ -314,6 +322,7 @@ class EventLog:
             stream, done = self._pending.pop(op), self._strict.pop(op, None)
             if isinstance(op, Append):
                 self._pending_bytes -= op.size
+                stream.pending_bytes -= op.size
             if error is None:
                 stream.apply(op)
             else:
@@ -355,7 +364,7 @@ class Writer:
     each op is reported exactly once, as committed, postponed (and later committed), or refused.
 
     A group ends with its strict operation: a store that commits file by file cannot take it back when something
-    behind it fails."""
+    behind it fails. It ends before `GROUP_BYTES` too, for everybody in it waits for all of it."""
 
     def __init__(
         self,
@@ -369,6 +378,7 @@ class Writer:
         self._tell = tell
         self._sleep = sleep
         self.queue: queue.SimpleQueue[Op | None] = queue.SimpleQueue()
+        self._next: Op | None = None  # taken from the queue, and too much for the group before it
         self._unsaved: list[Op] = []
         self._retry = 0.0
         self._closing = False
@@ -390,9 +400,15 @@ class Writer:
     def _gather(self) -> list[Op]:
         """Take what waits, up to a strict one; sleep until there is something, or until it is time to try again."""
         fresh: list[Op] = []
+        size = 0
         try:
-            op = self.queue.get(timeout=self._retry if self._unsaved else None)
+            op = self._next or self.queue.get(timeout=self._retry if self._unsaved else None)
+            self._next = None
             while op is not None:
+                size += op.size if isinstance(op, Append) else 0
+                if fresh and size > GROUP_BYTES:
+                    self._next = op
+                    return fresh
                 fresh.append(op)
                 if len(fresh) >= MAX_GROUP or not isinstance(op, Append | Create):
                     return fresh

@@ -40,6 +40,7 @@ from legation.store.entries import (
     DUE_CLOSED,
     DUE_OPEN,
     FAILED,
+    REOPENS,
     SEVERAL,
     ByName,
     Due,
@@ -81,8 +82,7 @@ create table stream (
   cwd text,
   place integer,
   used integer not null default 0,
-  flags integer not null default 0,
-  loads integer as (state = 'open' or (state = 'closed' and flags & 8)) virtual
+  flags integer not null default 0
 ) strict;
 create table page (
   id integer primary key,
@@ -101,16 +101,18 @@ create table part (
 """
 
 # By what lists find their streams: each reads what it shows. The columns are those of an `Entry`; `place` is where it stands
-# among the newest, and null where it is in no list; `loads` says that a client of ACP can open it.
+# among the newest, and null where it is in no list. What a client of ACP can load is no generated column: SQLite cannot
+# copy a table that has one (`vacuum into`) in every release.
 _LISTED = "place is not null"
+_LOADS = f"(state = 'open' or (state = 'closed' and flags & {REOPENS}))"
 _FAILED = f"{_LISTED} and state = 'open' and flags & {FAILED}"
 _SEVERAL = f"{_LISTED} and flags & {SEVERAL}"
 _DUE = f"((state = 'open' and flags & {DUE_OPEN}) or (state = 'closed' and flags & {DUE_CLOSED}))"
 _INDEXES = (
     "create index stream_by_name on stream (workspace, state, name)",
     f"create index stream_by_age on stream (workspace, place, name) where {_LISTED}",
-    f"create index stream_by_use on stream (workspace, agent, used, name) where {_LISTED} and loads",
-    f"create index stream_by_folder on stream (workspace, cwd, agent, loads, used, name) where {_LISTED}",
+    f"create index stream_by_use on stream (workspace, agent, used, name) where {_LISTED} and {_LOADS}",
+    f"create index stream_by_folder on stream (workspace, cwd, agent, {_LOADS}, used, name) where {_LISTED}",
     f"create index stream_in_several on stream (workspace, name) where {_SEVERAL}",
     f"create index stream_failed on stream (workspace, agent, place, name) where {_FAILED}",
     f"create index stream_due on stream (workspace, name) where {_DUE}",
@@ -134,9 +136,7 @@ _MIGRATIONS = {
     alter table stream add column cwd text;
     alter table stream add column place integer;
     alter table stream add column used integer not null default 0;
-    alter table stream add column flags integer not null default 0;
-    alter table stream add column
-      loads integer as (state = 'open' or (state = 'closed' and flags & 8)) virtual;""",
+    alter table stream add column flags integer not null default 0;""",
 }
 
 _INFOS = "select name, workspace, state, first_seq, head, meta, earlier from stream"
@@ -444,9 +444,9 @@ _NEWEST = f"{_INFOS} indexed by stream_by_age where workspace = ? and {_LISTED} 
 _FAILURES = f"""{_INFOS} indexed by stream_failed
   where workspace = ? and agent = ? and {_FAILED} and (place, name) > (?, ?)"""
 _IN_PLACE = "order by place, name limit ?"
-_BY_USE = f"{_INFOS} indexed by stream_by_use where workspace = ? and agent = ? and {_LISTED} and loads"
+_BY_USE = f"{_INFOS} indexed by stream_by_use where workspace = ? and agent = ? and {_LISTED} and {_LOADS}"
 _IN_FOLDER = f"""{_INFOS} indexed by stream_by_folder
-  where workspace = ? and agent = ? and {_LISTED} and loads = 1 and cwd = ?"""
+  where workspace = ? and agent = ? and {_LISTED} and {_LOADS} = 1 and cwd = ?"""
 _IN_USE = "and (used, name) < (?, ?) order by used desc, name desc limit ?"
 _IDS = "select id from stream indexed by"
 _WORKING_IN = f"""{_INFOS} where name > ?4 and id in (

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         async def read(self, stream: str, after: int) -> list[Event]: ...
         async def keep(self, stream: Stream, text: bytes) -> str: ...
         async def sweep(self, stream: Stream) -> None: ...
+        async def room(self, stream: Stream) -> None: ...
 
 
 TAIL_EVENTS = 16_384  # recent events kept for subscribers that keep up; the others read from the store
@@ -105,6 +106,7 @@ class Stream:
         self._before_tail = info.head  # the number just below the first event of the tail
         self._acks: list[tuple[int, asyncio.Future[None]]] = []
         self._ahead: list[Event] = []  # on the way to the disk: those above `visible`
+        self.pending_bytes = 0  # of these
         self._line: deque[ReservedEvent | Op] = deque()  # from the first place that is not filled on
         self.news = asyncio.Event()
         self.news_ahead: asyncio.Event | None = None
@@ -140,6 +142,10 @@ class Stream:
             self.head = receipt.last_seq
             self.advance(Append(self.key, events, size_of(events)))
         return receipt
+
+    async def room(self) -> None:
+        """Wait until the disk has caught up enough with this stream to take more of it."""
+        await self._log.room(self)
 
     async def keep(self, draft: Draft) -> Draft:
         """Store a long text ahead of its event, in parts that hold up nobody; where that cannot be, it comes with it."""

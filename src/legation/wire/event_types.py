@@ -345,7 +345,7 @@ DIAGNOSTIC_MEANINGS: Mapping[DiagnosticCode, str] = {
     DiagnosticCode.AGENT_STRAY_LINE: "a line that is no protocol message was skipped",
     DiagnosticCode.AGENT_LINE_TOO_LONG: "a line beyond the hard cap was skipped",
     DiagnosticCode.AGENT_UNKNOWN_SESSION: "an update or a question came for a session that nobody opened",
-    DiagnosticCode.AGENT_UNREADABLE_PERMISSION: "a permission could not be read, so nobody was asked and nothing allowed",
+    DiagnosticCode.AGENT_UNREADABLE_PERMISSION: "a permission could not be read, or was one too many, so nobody was asked and nothing allowed",
     DiagnosticCode.AGENT_LATE_RESPONSE: "an answer came to a request that nobody waits for any more",
     DiagnosticCode.SESSION_RECOVERY_SKIPPED: "a session could not be taken up again after a restart",
     DiagnosticCode.SESSION_LOAD_FAILED: "the agent could not load the session",

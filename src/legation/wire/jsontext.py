@@ -24,6 +24,15 @@ def read(raw: bytes) -> object:
     return value
 
 
+def read_object(raw: bytes) -> dict[str, object]:
+    """The members of an object; none where it is no object, or cannot be read."""
+    try:
+        value = read(raw)
+    except READ_ERRORS:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def read_leniently(raw: bytes) -> object:
     """As `read`, without trying msgspec. Bytes that are no UTF-8 are read as U+FFFD."""
     text = raw.decode("utf-8", "replace")

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 from legation.agents.amp.launch import write_settings
 from legation.agents.amp.permissions import Gate, GateQuestion, install_plugin, write_delegate
 from legation.agents.native import PermissionDecision
-from legation.agents.rpc import REQUESTS_AT_ONCE
+from legation.agents.rpc import REQUESTS_AT_ONCE, TOO_MANY
 from legation.errors import ConfigInvalid
 from legation.wire.acp.methods import McpServer
 
@@ -44,9 +44,11 @@ async def _wait(answer: asyncio.Future[PermissionDecision]) -> PermissionDecisio
 
 
 @asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[tuple[Gate, Decider]]:
+async def opened(
+    folder: Path, tell_refused: Callable[[str], None] = lambda _: None
+) -> AsyncIterator[tuple[Gate, Decider]]:
     decider = Decider()
-    gate = Gate(folder, decider)
+    gate = Gate(folder, decider, tell_refused=tell_refused)
     await gate.open()
     try:
         yield gate, decider
@@ -174,7 +176,8 @@ def test_settings_are_for_their_owner_alone(tmp_path: Path) -> None:
 
 
 async def test_so_many_may_ask_at_once_and_no_more(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (gate, decider):
+    told: list[str] = []
+    async with opened(tmp_path, told.append) as (gate, decider):
         asking = [
             asyncio.create_task(ask(gate, {**PLUGIN, "id": str(number)}))
             for number in range(REQUESTS_AT_ONCE)
@@ -183,6 +186,7 @@ async def test_so_many_may_ask_at_once_and_no_more(tmp_path: Path) -> None:
         reader, writer = await asyncio.open_unix_connection(str(gate.door))
         assert await asyncio.wait_for(reader.read(), WAIT) == b""
         writer.close()
+        assert told == [TOO_MANY]
         for answer in decider.answers:
             answer.set_result(PermissionDecision(allowed=True))
         assert await asyncio.gather(*asking) == [{"allow": True}] * REQUESTS_AT_ONCE

@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import gc
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from legation.approvals.policies import INTERVAL, PolicyWatcher
+from legation.approvals.policies import INTERVAL, LET_GO, NEVER, PolicyWatcher
 from legation.approvals.policy.load import MAX_BYTES, load
-from legation.approvals.policy.rules import PolicySet
+from legation.approvals.policy.rules import PolicySet, Rule
 from legation.errors import ConfigInvalid
 from legation.testing.clock import FakeClock
 
@@ -190,3 +192,66 @@ async def test_it_looks_every_second(file: Path) -> None:
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running
+
+
+def test_nothing_is_looked_through_for_garbage_while_rules_are_read(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That stops every thread: beside ten thousand rules 0.9 s, and again and again."""
+    usual, seen = gc.get_threshold(), list[tuple[int, int, int]]()
+    watcher = PolicyWatcher(file)
+
+    def load_counted(path: Path) -> PolicySet:
+        seen.append(gc.get_threshold())
+        return load(path)
+
+    monkeypatch.setattr("legation.approvals.policies.load", load_counted)
+    for text in (GOOD.format("two"), "name: [broken"):
+        file.write_text(text)
+        watcher.poll()
+        watcher.poll()
+        assert gc.get_threshold() == usual
+    assert seen == [(usual[0], usual[1], NEVER)] * 2
+    assert watcher.current.policies[0].name == "two"
+
+
+def test_a_rule_is_few_objects_for_whoever_looks_for_garbage(file: Path) -> None:
+    """Full collections go through all of them at once: 48 a rule were 370 ms for ten thousand, and are 9 now."""
+    count = 500
+    rules = [
+        f'  - {{id: r{at}, kind: [read, edit], action: deny, when: {{paths: {{glob: "**/some-name-{at}"}}}}}}'
+        for at in range(count)
+    ]
+    file.write_text("name: many\nagent: '*'\nrules:\n" + "\n".join(rules) + "\n")
+    load(file)  # what is kept for all of them
+    gc.collect()
+    before = len(gc.get_objects())
+    found = load(file)
+    gc.collect()
+    assert len(gc.get_objects()) - before <= 12 * count
+    assert len(found.policies[0].rules) == count
+
+
+async def test_old_rules_are_let_go_of_a_few_at_a_time(file: Path) -> None:
+    """All at once they were 40 ms of the loop, of ten thousand."""
+    many = "".join(f"- {{id: r{at}, action: allow, tools: t{at}}}\n" for at in range(3 * LET_GO))
+    file.write_text(f"name: many\nrules:\n{many}")
+    clock, left, loop = FakeClock(), list[int](), asyncio.get_running_loop()
+
+    def neighbour() -> None:
+        left.append(sum(isinstance(each, Rule) for each in gc.get_objects()))
+        if len(left) < 10:
+            loop.call_soon(neighbour)
+
+    watcher = PolicyWatcher(file, on_change=lambda _: neighbour())
+    running = asyncio.create_task(watcher.run(clock))
+    file.write_text(GOOD.format("two"))
+    for _ in range(2):
+        await clock.until_sleeping()
+        clock.advance(INTERVAL)
+    await clock.until_sleeping()
+    while len(left) < 10:
+        await asyncio.sleep(0)
+    running.cancel()
+    assert left[0] - left[-1] == 3 * LET_GO
+    assert max(before - after for before, after in pairwise(left)) <= LET_GO

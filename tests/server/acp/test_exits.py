@@ -1,46 +1,27 @@
-"""How agents ended, for whoever's request failed of it: told late, told after the session was closed, and not kept."""
+"""How agents ended, for whoever's request failed of it: told before the answer, and not of the turn after."""
 
-import asyncio
+import pytest
+from tests.server.acp.acp_server import Client
 
-from legation.server.acp.methods import KEPT, Exits
-from legation.wire.event_types import AgentExited
-
-CRASHED = AgentExited(code=7)
+pytestmark = pytest.mark.heavy
 
 
-async def test_a_request_waits_for_the_word() -> None:
-    exits = Exits()
-    asking = asyncio.create_task(exits.of("s", followed=True))
-    await asyncio.sleep(0)
-    exits.told("s", CRASHED)
-    assert await asking == CRASHED
-    assert await exits.of("s", followed=True) == CRASHED
+async def test_a_client_hears_of_the_end_before_its_request_is_answered_with_it(client: Client) -> None:
+    await client.initialize()
+    client.follow()
+    session = await client.new()
+    answer = await client.prompting(session, "crash 7")
+    assert answer["error"]["data"]["exitCode"] == 7
+    await client.hears(lambda: any("error" in each for each in client.messages))
+    told = ["agent_exited" in each.get("method", "") for each in client.messages]
+    failed = ["error" in each for each in client.messages]
+    assert told.index(True) < failed.index(True)
 
 
-async def test_it_is_told_also_when_the_session_was_closed_meanwhile() -> None:
-    exits = Exits()
-    exits.told("s", CRASHED)
-    exits.over("s")
-    assert await exits.of("s", followed=False) == CRASHED
-    assert await exits.of("never", followed=False) is None
-
-
-async def test_a_turn_does_not_end_by_what_ended_the_one_before() -> None:
-    exits = Exits()
-    for session in ("s", "closed"):
-        exits.told(session, CRASHED)
-    exits.over("closed")
-    for session in ("s", "closed"):
-        exits.begin(session)
-    assert len(exits) == 0
-    assert await exits.of("closed", followed=False) is None
-
-
-async def test_of_sessions_that_are_over_only_the_last_are_kept() -> None:
-    exits = Exits()
-    for number in range(10 * KEPT):
-        exits.told(f"s{number}", CRASHED)
-        exits.over(f"s{number}")
-        exits.over(f"never-ended-{number}")
-    assert len(exits) == KEPT
-    assert await exits.of(f"s{10 * KEPT - 1}", followed=False) == CRASHED
+async def test_a_turn_does_not_end_by_what_ended_the_one_before(client: Client) -> None:
+    await client.initialize()
+    session = await client.new()
+    assert "exitCode" in (await client.prompting(session, "crash 7"))["error"]["data"]
+    error = (await client.prompting(session, "error -32055 out of paper"))["error"]
+    assert error["code"] == -32055
+    assert "exitCode" not in error.get("data", {})

@@ -87,7 +87,7 @@ async def test_an_agent_that_does_not_read_gets_no_more_notifications(
     note = {"jsonrpc": "2.0", "method": "_example/note", "params": {}}
     assert (await talk.call("POST", "/v1/acp/c", note)).status_code == 202
     with pytest.raises(Unavailable):
-        await host.tell_agent(agent.agent_id, "_example/note", {})
+        await host.driver(agent.agent_id).tell("_example/note", {})
     assert client.slot.agent == "rehearsal"
 
 

@@ -12,7 +12,7 @@ from msgspec import Raw
 from tests.server.sessions.session_client import SessionClient, open_session_client, script
 
 from legation.agents.messages import RpcMessage
-from legation.server.acp.log import MESSAGE, SessionFollower, Setup
+from legation.server.acp.log import MESSAGE, SessionFollower
 
 pytestmark = pytest.mark.heavy
 
@@ -387,9 +387,9 @@ async def test_a_client_that_gave_up_a_load_is_told_what_its_next_prompt_says(
     session = await made_and_closed(talk)
     replaying = asyncio.Event()
 
-    async def replay(_: SessionFollower) -> Setup:
+    async def replay(_: SessionFollower) -> None:
         replaying.set()
-        never: asyncio.Future[Setup] = asyncio.get_running_loop().create_future()
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         return await never
 
     with monkeypatch.context() as patch:

@@ -29,7 +29,7 @@ from legation.agents.amp import tools
 from legation.agents.amp.options import Flags
 from legation.agents.claude.messages import UserBody
 from legation.agents.native import NativeAgent, PermissionDecision
-from legation.agents.rpc import REQUESTS_AT_ONCE
+from legation.agents.rpc import REQUESTS_AT_ONCE, TOO_MANY
 from legation.clock import new_id
 from legation.errors import AgentError, ConfigInvalid
 from legation.store.datafolder import make_folder
@@ -79,7 +79,9 @@ class Gate:
         folder: Path,
         decide: Callable[[GateQuestion], asyncio.Task[PermissionDecision]],
         refuse: Callable[[], PermissionDecision] = lambda: PermissionDecision(allowed=False),
+        tell_refused: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._tell_refused = tell_refused
         self._folder = folder
         self._decide = decide
         self._refuse = refuse
@@ -124,6 +126,7 @@ class Gate:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._serving) >= REQUESTS_AT_ONCE:  # no answer is a no
+            self._tell_refused(TOO_MANY)
             writer.close()
             return
         self._serving.start(self._serve(reader, writer))
@@ -257,7 +260,7 @@ class AmpPermissions:
         self._gate: Gate | None = None
 
     def gate_at(self, folder: Path) -> Gate:
-        self._gate = Gate(folder, self._decide, self._agent.refused_permission)
+        self._gate = Gate(folder, self._decide, self._agent.refused_permission, self._agent.tell_refused)
         return self._gate
 
     def _decide(self, question: GateQuestion) -> asyncio.Task[PermissionDecision]:

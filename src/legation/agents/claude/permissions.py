@@ -22,7 +22,7 @@ from legation.agents.claude.messages import ClaudeShape, ControlAnswer, ControlR
 from legation.agents.claude.turn import ClaudeTurns
 from legation.agents.messages import READ_ERRORS, fit
 from legation.agents.native import NativeAgent, PermissionDecision, question_field
-from legation.agents.rpc import REQUESTS_AT_ONCE, AgentRefused
+from legation.agents.rpc import REQUESTS_AT_ONCE, TOO_MANY, AgentRefused
 from legation.errors import LegationError, TimedOut
 from legation.proc import Child
 from legation.wire import jsontext
@@ -87,6 +87,7 @@ class ClaudePermissions:
         elif is_cut:
             self._decline(line, self._agent.refused_permission().message or _DENIED)
         elif number in self._open or len(self._open) >= REQUESTS_AT_ONCE:
+            self._agent.tell_refused(TOO_MANY)
             self._decline(line, "Too many requests at once, or one with this id is under way.")
         else:
             try:

@@ -39,7 +39,7 @@ from legation.agents.codex.tools import (
 from legation.agents.codex.translate import CodexTranslator
 from legation.agents.messages import id_key
 from legation.agents.native import NativeAgent, PermissionDecision, question_field
-from legation.agents.rpc import REQUESTS_AT_ONCE
+from legation.agents.rpc import REQUESTS_AT_ONCE, TOO_MANY
 from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.updates import Content, Text, ToolCall, ToolCallLocation, ToolCallPatch
@@ -70,6 +70,8 @@ class CodexPermissions:
         """Ask the host. The question is recorded in its place before this returns."""
         shape = SHAPES.get(asked.method)
         too_many = id_key(asked.key) in self._waiting or len(self._waiting) >= REQUESTS_AT_ONCE
+        if too_many:
+            self._agent.tell_refused(TOO_MANY)
         if shape is None or too_many:
             self._agent.say_unknown(self._session_id, asked.line)
             asked.answer(declined(asked))

@@ -39,6 +39,7 @@ from legation.agents.rpc import (
     OUTBOX_LIMIT,
     REQUESTS_AT_ONCE,
     SHOWN_BYTES,
+    TOO_MANY,
     WRITE_TIMEOUT,
     AgentRefused,
     OutgoingCalls,
@@ -195,6 +196,11 @@ class CodexServer:
         elif thread_id is not None and len(self._looking) < REQUESTS_AT_ONCE:
             self._looking.start(self._find_parent(thread_id, asked))
         else:
+            what = f"the agent asked {asked.method[:SHOWN_BYTES]!r}, was refused, and nobody was asked: {TOO_MANY}"
+            self._trouble(
+                DiagnosticCode.AGENT_UNREADABLE_PERMISSION,
+                what if thread_id else f"{what}, or it names no thread",
+            )
             asked.answer(declined(asked))
 
     def _pass_on(self, owner: ThreadOwner, thread_id: str, asked: CodexRequest) -> None:

@@ -17,7 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
+
+import msgspec
 
 from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth, truth
 
@@ -61,8 +64,7 @@ class Budget:
         return f"rule {self.by} used up the {MAX_STEPS} steps that one decision may take"
 
 
-@dataclass(frozen=True, slots=True)
-class Chars:
+class Chars(msgspec.Struct, frozen=True, gc=False):
     """A character out of a set: ranges, or classes such as digits; or out of all others."""
 
     ranges: tuple[tuple[str, str], ...] = ()
@@ -112,7 +114,13 @@ ANYTHING: Final = Repetition(ANY)
 
 
 def literal(text: str, *, any_case: bool = False) -> Then:
-    return Then(tuple(Chars(((char, char),), any_case=any_case) for char in text))
+    return Then(tuple(one(char, any_case) for char in text))
+
+
+@lru_cache(maxsize=4096)
+def one(char: str, any_case: bool) -> Chars:
+    """Character by itself, shared: what is made of ten thousand rules is gone through at every full collection, at once."""
+    return Chars(((char, char),), any_case=any_case)
 
 
 class _State:
@@ -132,18 +140,20 @@ _END: Final = 1  # the first node is the end, and its bit the lowest
 
 class Automaton:
     def __init__(self, pattern: Pattern) -> None:
-        self._edges: list[tuple[Chars, int] | None] = []
+        self._made: list[tuple[Chars, int] | None] = []
         self._jumps: list[list[int]] = []
         self._node()  # the end
         first = self._build(pattern, 0)
-        self._after = [_END if edge is None else self._closed(edge[1]) for edge in self._edges]
+        # No lists: a tuple of what has no references itself is not looked through for garbage.
+        self._edges = tuple(self._made)
+        self._after = tuple([_END if edge is None else self._closed(edge[1]) for edge in self._edges])
         self._forever = sum(1 << node for node in range(len(self._edges)) if self._takes_anything(node))
         self._connect()
         self._taken: dict[str, int] = {}
         self._states: dict[int, _State] = {}
         self._kept = 0  # moves
         self._start = self._state(self._closed(first))
-        self._jumps = []
+        del self._jumps, self._made
         self._is_small = self._explore()
         self._price = 1 if self._is_small else _STEP + len(self._shifts) + len(self._gates)
 
@@ -334,11 +344,11 @@ class Automaton:
         return edge is not None and edge[0] == ANY and bool(after >> node & 1) and bool(after & _END)
 
     def _node(self, edge: tuple[Chars, int] | None = None) -> int:
-        if len(self._edges) > MAX_NODES:
+        if len(self._made) > MAX_NODES:
             raise PatternTooLarge
-        self._edges.append(edge)
+        self._made.append(edge)
         self._jumps.append([])
-        return len(self._edges) - 1
+        return len(self._made) - 1
 
     def _build(self, pattern: Pattern, after: int) -> int:
         """Build the node where the pattern begins, if `after` is where it ends."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, Literal, cast
 
 from legation.approvals.policy import conditions
@@ -431,7 +432,20 @@ def _rule(source: SourceFile, node: Node, policy: str, rule_id: str, limits: Pol
     when = read_condition(source, parts["when"]) if "when" in parts else None
     action = source.word(parts["action"], "action", RULE_ACTIONS)
     verdict = _verdict(source, parts, policy, rule_id, cast("RuleAction | None", action) or "deny", limits)
-    return Rule(verdict, NameSet(tools), frozenset(kinds), when, source.place(node))
+    return Rule(verdict, _named(tuple(tools)), _kinds(tuple(kinds)), when, source.place(node))
+
+
+# Most rules name the same few, and each of these is looked through for garbage.
+
+
+@lru_cache(maxsize=1024)
+def _named(globs: tuple[str, ...]) -> NameSet:
+    return NameSet(globs)
+
+
+@lru_cache(maxsize=1024)
+def _kinds(kinds: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(kinds)
 
 
 def _verdict(

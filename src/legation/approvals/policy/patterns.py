@@ -26,6 +26,7 @@ from legation.approvals.policy.automaton import (
     Repetition,
     Then,
     literal,
+    one,
 )
 
 Style = Literal["path", "url", "line"]
@@ -242,7 +243,7 @@ class _Reader:
         if char == "\\":
             ranges, classes = self._escape()
             return Chars(ranges, classes, any_case=self.any_case)
-        return Chars(((char, char),), any_case=self.any_case)
+        return one(char, self.any_case)
 
     def _group(self, depth: int) -> Pattern:
         if self._take("?"):

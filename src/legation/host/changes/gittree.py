@@ -58,13 +58,13 @@ _NO_FILE: Final = "000000"
 _HEADER: Final = struct.Struct(">4sII")
 _FLAGS: Final = struct.Struct(">H")
 _MODE_AND_SIZE: Final = struct.Struct(">24xI8xI")
-_EXTENSION: Final = struct.Struct(">4sI")
 _STATUS_BYTES: Final = 40
 _EXTENDED: Final = 0x4000
 _ASSUMED_OR_UNMERGED: Final = 0xB000
 _LONGEST_NAME: Final = 0xFFF
 _PREFIXED: Final = 4  # the version whose names share the start of the one before
 _FILE_MODES: Final = frozenset({0o100644, 0o100755, 0o120000})
+UNUSABLE: Final = (struct.error, ValueError, IndexError)
 
 
 class _Raw(NamedTuple):
@@ -72,22 +72,14 @@ class _Raw(NamedTuple):
 
     before_mode: str
     before_oid: str
-    letter: str
+    status: Status
+    sections: int  # two of a file that became a link, or the reverse: it is removed and added again
     path: bytes
 
     @classmethod
     def read(cls, head: bytes, path: bytes) -> _Raw:
         before_mode, _, before_oid, _, letter = head.decode().lstrip(":").split()
-        return cls(before_mode, before_oid, letter, path)
-
-    @property
-    def status(self) -> Status:
-        return _STATUS.get(self.letter, "modified")
-
-    @property
-    def sections(self) -> int:
-        """A file that became a link, or the reverse, is removed and added again."""
-        return 2 if self.letter == "T" else 1
+        return cls(before_mode, before_oid, _STATUS.get(letter, "modified"), 1 + (letter == "T"), path)
 
 
 class GitTree:
@@ -153,7 +145,7 @@ class GitTree:
         if found:
             try:
                 entries = self._unconverted(believable_entries(found[0], repository.algorithm))
-            except (IndexUnusable, GitFailed):
+            except (*UNUSABLE, GitFailed):
                 entries = []  # then every file is hashed
         self._before.write_bytes(plain_index(entries, repository.algorithm))
         if found:
@@ -161,7 +153,7 @@ class GitTree:
             os.utime(self._before, ns=(found[1].st_mtime_ns, found[1].st_mtime_ns))
         return bool(entries)
 
-    def _unconverted(self, entries: list[IndexEntry]) -> list[IndexEntry]:
+    def _unconverted(self, entries: Iterable[IndexEntry]) -> list[IndexEntry]:
         """Leave out files that are not, byte for byte, what the repository has: line ends, filters, LFS."""
         ours = [
             entry for entry in entries if entry.path.startswith(self._prefix) and entry.size <= LARGE_BYTES
@@ -326,10 +318,6 @@ def _mark(status: os.stat_result) -> bytes:
     return b"\0%d %d %d %d" % (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
-class IndexUnusable(Exception):
-    """The index is corrupt, of an unknown version, or only half of a split one."""
-
-
 class IndexEntry(NamedTuple):
     """`status` is the file's as git packs it."""
 
@@ -340,13 +328,6 @@ class IndexEntry(NamedTuple):
     @property
     def size(self) -> int:
         return int(_MODE_AND_SIZE.unpack(self.status)[1])
-
-
-def believable_entries(data: bytes, algorithm: Algorithm) -> list[IndexEntry]:
-    try:
-        return list(_entries(data, algorithm))
-    except (struct.error, ValueError, IndexError) as error:
-        raise IndexUnusable from error
 
 
 def plain_index(entries: Iterable[IndexEntry], algorithm: Algorithm) -> bytes:
@@ -360,15 +341,17 @@ def _is_plain(path: bytes) -> bool:
     return not any(part in (b"", b".", b"..") or part.lower() == b".git" for part in path.split(b"/"))
 
 
-def _entries(data: bytes, algorithm: Algorithm) -> Iterator[IndexEntry]:
+def believable_entries(data: bytes, algorithm: Algorithm) -> Iterator[IndexEntry]:
+    """Read them; raises one of `UNUSABLE` for what is corrupt or of an unknown version. Of a split index there are those
+    that its other half does not have."""
     oid_bytes = hashlib.new(algorithm).digest_size
     body, digest = data[:-oid_bytes], data[-oid_bytes:]
     # All zeros: git was told not to spend time on it.
     if digest.strip(b"\0") and hashlib.new(algorithm, body).digest() != digest:
-        raise IndexUnusable
+        raise ValueError("its digest is another")
     magic, version, count = _HEADER.unpack_from(body)
     if magic != b"DIRC" or version not in (2, 3, _PREFIXED):
-        raise IndexUnusable
+        raise ValueError("it is no index, or of an unknown version")
     offset, path = _HEADER.size, b""
     for _ in range(count):
         start, offset = offset, offset + _STATUS_BYTES + oid_bytes
@@ -383,11 +366,6 @@ def _entries(data: bytes, algorithm: Algorithm) -> Iterator[IndexEntry]:
         offset = name_end + 1 if version == _PREFIXED else start + _padded(name_end - start)
         if not hiding and _MODE_AND_SIZE.unpack(status)[0] in _FILE_MODES and _is_plain(path):
             yield IndexEntry(path, oid, status)
-    while offset < len(body):
-        name, length = _EXTENSION.unpack_from(body, offset)
-        if name == b"link":
-            raise IndexUnusable
-        offset += _EXTENSION.size + length
 
 
 def _hiding_flags(body: bytes, offset: int) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import asyncio
 import dataclasses
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar, cast, get_args
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from legation.agents.rpc import UNWRITABLE, RpcFault
 from legation.clock import Clock, new_id
-from legation.errors import AlreadyAnswered, InvalidParams, NotFound
+from legation.errors import InvalidParams
 from legation.host.requests.handlers import QuestionHandler, question_modes
 from legation.store.stream import Receipt
 from legation.tasks import TaskSet
@@ -382,54 +382,15 @@ def _plain_content(content: object) -> dict[str, ElicitationValue] | None:
     return cast(dict[str, ElicitationValue], copied)
 
 
-REMEMBERED = 10_000  # answered ids, so that a second answer is told from an unknown id
+class Undecided:
+    """Approver that decides nothing: somebody answers with `respond_permission`, or the time is over."""
 
-Options = tuple[PermissionOption, ...]
-
-
-class Pending:
-    """Permissions that wait for `respond_permission`, from the moment that anybody may have seen them."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, tuple[Options, asyncio.Future[Decision]]] = {}
-        self._answered: dict[str, None] = {}
-
-    def asked(self, ask: PermissionAsked | Ask) -> asyncio.Future[Decision]:
-        if ask.id not in self._waiting:
-            answer: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-            self._waiting[ask.id] = ask.options, answer
-        return self._waiting[ask.id][1]
-
-    async def decide(self, ask: Ask) -> Decision:
-        try:
-            return await self.asked(ask)
-        finally:
-            self.answered(ask.id)
-
-    def answered(self, ask_id: str) -> None:
-        """Forget it: somebody has answered."""
-        waiting = self._waiting.pop(ask_id, None)
-        if waiting is None:
-            return
-        waiting[1].cancel()
-        self._answered[ask_id] = None
-        while len(self._answered) > REMEMBERED:
-            del self._answered[next(iter(self._answered))]
-
-    def respond(self, request_id: str, outcome: PermissionOutcome, by: str) -> None:
-        """INV-8: the first answer counts, a second one is refused."""
-        waiting = self._waiting.get(request_id)
-        if waiting is None or waiting[1].done():
-            if waiting is not None or request_id in self._answered:
-                raise AlreadyAnswered(
-                    f"cannot answer permission {request_id}: it was answered or withdrawn before"
-                )
-            raise NotFound(f"cannot find permission {request_id}; check its id")
-        options, answer = waiting
-        answer.set_result(_decision(options, outcome, by))
+    async def decide(self, _ask: Ask) -> Decision:
+        never: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        return await never
 
 
-def _decision(options: Options, outcome: PermissionOutcome, by: str) -> Decision:
+def decision_of(options: Sequence[PermissionOption], outcome: PermissionOutcome, by: str) -> Decision:
     match outcome:
         case CancelledOutcome():
             return Decision("cancelled", by, "answered: cancelled")

@@ -60,12 +60,15 @@ class DoorApprover:
         self._requester_of = requester_of
         self._timeout = timeout
         self._facts: dict[str, tuple[Where, Facts]] = {}
+        self._told_closing = False
 
     async def decide(self, ask: Ask, judged: Evaluated | None = None) -> Decision:
         try:
             ruling = await self._door.decide(self._request(ask), judged)
         except LegationError as error:
-            return refusal(error)
+            # An agent may ask in a loop until it is stopped: that is told once.
+            told_before, self._told_closing = self._told_closing, self._door.closing
+            return refusal(error, told=told_before)
         if not ruling.passed or ruling.action.params == ask.action.params:
             return ruling.decision
         return replace(ruling.decision, params=ruling.action.params)  # somebody changed them
@@ -127,11 +130,12 @@ class DoorApprover:
         return facts
 
 
-def refusal(error: LegationError) -> Decision:
-    """Refuse what cannot be judged. The agent hears why, unless the fault is ours."""
+def refusal(error: LegationError, *, told: bool = False) -> Decision:
+    """Refuse what cannot be judged. The agent hears why, unless the fault is ours; then the log does, unless it was told."""
     if isinstance(error, InvalidParams | NotFound | Forbidden):
         return Decision("denied", "legation", error.message, message=error.message)
-    logger.error("a permission was refused, for it could not be decided: %s", error)
+    if not told:
+        logger.error("a permission was refused, for it could not be decided: %s", error)
     return Decision(
         "denied", "legation", f"it could not be decided ({error.code})", message="not decided: try later"
     )

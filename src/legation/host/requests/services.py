@@ -34,6 +34,7 @@ from legation.proc import Child, Command, Exit, Launcher, Pipes, ProcessLauncher
 from legation.store.datafolder import new_mode
 from legation.store.files import FOLDER, READ, open_below
 from legation.store.forbidden import ForbiddenPlaces
+from legation.tasks import UnderWay
 from legation.wire.acp.methods import (
     CreateTerminalRequest,
     ReadTextFileRequest,
@@ -169,9 +170,6 @@ class DefaultFs:
         return SessionFiles(folders, self._forbidden or ForbiddenPlaces())
 
 
-create_default_fs_handler = DefaultFs
-
-
 def session_folders(folders_of: FoldersOf | None, session_id: str) -> Sequence[Path]:
     folders = folders_of(session_id) if folders_of else None
     if folders is None:
@@ -280,30 +278,17 @@ _log = logging.getLogger(__name__)
 
 
 class Shelf(Generic[T]):
-    """A session's things that take time to start and to end: closed once, and nothing arrives on it unseen."""
+    """A session's things that take time to start and to end: closed once, and nothing arrives on it unseen. A thing is
+    `moving` while it starts, and while one ends that was taken off. After a start the shelf may be closed: put the
+    thing away."""
 
     def __init__(self) -> None:
         self.things: dict[str, T] = {}
         self.closed = False
-        self._moving = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self.moving = UnderWay()
 
     def __len__(self) -> int:
-        return len(self.things) + self._moving
-
-    @contextmanager
-    def moving(self) -> Iterator[None]:
-        """Surround the start of a thing, or the end of one that has been taken off. After a start the shelf may be
-        closed: put the thing away."""
-        self._moving += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._moving -= 1
-            if not self._moving:
-                self._idle.set()
+        return len(self.things) + len(self.moving)
 
     def close(self) -> list[T]:
         """Close it; return what is on it, for the caller to put away."""
@@ -313,11 +298,10 @@ class Shelf(Generic[T]):
         return things
 
     async def settled(self) -> None:
-        try:
-            async with asyncio.timeout(SETTLE_LIMIT):
-                await self._idle.wait()
-        except TimeoutError:
-            _log.warning("cannot wait any longer for %d starts and ends in a closed session", self._moving)
+        if not await self.moving.over(SETTLE_LIMIT):
+            _log.warning(
+                "cannot wait any longer for %d starts and ends in a closed session", len(self.moving)
+            )
 
 
 TERMINALS_PER_SESSION: Final = 32  # not yet released ones, ended or not: each keeps its output in our memory
@@ -363,7 +347,7 @@ class DefaultTerminals:
     async def create(self, request: CreateTerminalRequest) -> str:
         shelf = self._shelf(request.session_id)
         try:
-            with shelf.moving():
+            with shelf.moving:
                 terminal = await self._start(request)
                 if shelf.closed:
                     await self._put_away(request.session_id, shelf, terminal)
@@ -425,7 +409,7 @@ class DefaultTerminals:
         """A cleanup waits for it, also where whoever asked for it has gone."""
         with ExitStack() as moves:
             moves.callback(self._tidy, session_id)
-            moves.enter_context(shelf.moving())
+            moves.enter_context(shelf.moving)
             ending = asyncio.create_task(terminal.stop())
             ended = moves.pop_all()
         ending.add_done_callback(lambda _: ended.close())
@@ -453,9 +437,6 @@ class DefaultTerminals:
         if len(cwd) > MAX_PATH:
             raise RpcFault(ErrorCode.INVALID_PARAMS, "cwd is too long")
         return await asyncio.to_thread(_confined, cwd, folders, self._forbidden or ForbiddenPlaces())
-
-
-create_default_terminal_handler = DefaultTerminals
 
 
 def _argv(request: CreateTerminalRequest) -> tuple[str, ...]:

@@ -107,7 +107,6 @@ class Asking:
         self._connection = connection
         self._sessions = sessions
         self._asked: dict[str, tuple[str, PermissionAsked]] = {}
-        self._wanted: set[str] = set()
         self._running: dict[str, asyncio.Task[None]] = {}
         self._answering: set[str] = set()  # the client has answered: what follows is not cut off
 
@@ -116,13 +115,11 @@ class Asking:
     def asked(self, session_id: str, ask: PermissionAsked) -> None:
         self._asked[ask.id] = session_id, ask
         if self._connection.is_wanted(ask.id):
-            self._wanted.add(ask.id)
-        self._put(ask.id)
+            self.wanted(ask.id)
 
     def ended(self, question_id: str) -> None:
         """Answered, by whomever."""
         self._asked.pop(question_id, None)
-        self._wanted.discard(question_id)
         task = self._running.pop(question_id, None)
         if task is not None and question_id not in self._answering:
             task.cancel()
@@ -133,22 +130,16 @@ class Asking:
     # From the door.
 
     def wanted(self, permission_id: str) -> None:
-        """Put it to the client: somebody must answer it."""
-        if permission_id not in self._running:
-            self._wanted.add(permission_id)
-            self._put(permission_id)
+        """Put it to the client: somebody must answer it. One that is not in the log yet is put when it is."""
+        if (asked := self._asked.pop(permission_id, None)) is not None:
+            self._begin(permission_id, partial(self._ask_permission, *asked))
 
     async def stop(self) -> None:
         running = list(self._running.values())
-        for question in [*self._running, *self._asked, *self._wanted]:
+        for question in [*self._running, *self._asked]:
             self.ended(question)
         if running:
             await asyncio.wait(running)
-
-    def _put(self, permission_id: str) -> None:
-        if permission_id in self._wanted and permission_id in self._asked:
-            self._wanted.discard(permission_id)
-            self._begin(permission_id, partial(self._ask_permission, *self._asked.pop(permission_id)))
 
     def _begin(self, question_id: str, ask: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:
@@ -240,6 +231,3 @@ def _read(answered: ClientAnswer, shape: type[_T]) -> _T | None:
         return msgspec.convert(answered.value(), shape)
     except msgspec.ValidationError:
         return None
-
-
-logger = logging.getLogger("legation.acp")

@@ -30,7 +30,7 @@ from legation.server.acp.messages import (
     result_line,
     rpc_error,
 )
-from legation.server.acp.methods import AcpMethods, MethodReply
+from legation.server.acp.methods import AcpMethods
 from legation.server.sessions.agents import AgentSlot
 from legation.server.sessions.clients import SessionClients, offers, what_counts
 from legation.server.sessions.service import SessionService
@@ -187,12 +187,11 @@ class AcpConnection:
 
     async def _answer(self, message: RpcMessage, by: Principal, answer: asyncio.Future[bytes]) -> None:
         params = bytes(message.params)
-        then = None
         try:
             await self.note_taken()
             with self.slot.using():
-                reply = await self._methods.request(message.method, params, by)
-            line, then = self._line(message, reply), reply.then
+                result = await self._methods.request(message.method, params, by)
+            line = result_line(bytes(message.id), {} if result is None else result)
         except asyncio.CancelledError:
             line = self._refusal(message, _cancelled())
         except Exception as error:  # noqa: BLE001 - the boundary: every request gets its answer
@@ -200,8 +199,6 @@ class AcpConnection:
         if answer.done():
             return  # the connection was closed meanwhile, and has said so
         receipt = self.outlet.say(line)
-        if then is not None:
-            then()
         try:
             if receipt is not None:
                 await receipt
@@ -217,11 +214,6 @@ class AcpConnection:
         if ended is not None and not self.followed:
             self._tell_exit(ended)
         return rpc_error(error, ended, await self.slot.stderr())
-
-    def _line(self, message: RpcMessage, reply: MethodReply) -> bytes:
-        result = reply.result
-        plain = msgspec.Raw(msgspec.json.encode(result)) if isinstance(result, msgspec.Struct) else result
-        return result_line(bytes(message.id), plain)
 
     def _refusal(self, message: RpcMessage, error: Exception) -> bytes:
         return error_line(bytes(message.id), rpc_error(error))
@@ -270,8 +262,6 @@ class AcpConnection:
                 self._asking.ended(payload.id)
             case AgentExited():
                 self._tell_exit(payload)
-            case _:
-                pass
 
     def _tell_exit(self, exited: AgentExited) -> None:
         told = {"success": exited.code == 0, "code": exited.code, "signal": exited.signal}
@@ -303,8 +293,6 @@ class AcpConnection:
         await self.slot.close()
         if running:
             await asyncio.wait(running)
-        for session_id in self.followed:
-            self.clients.remove(self.workspace, session_id, self)
         await self._methods.stop()
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
@@ -108,7 +108,6 @@ class AcpConnections:
         self._waiting = Waiting(attendance, hosts.log.clock, wait_ms, hosts.clients)
         self._listens = False
         self._known: dict[Key, AcpConnection] = {}
-        self._coming: set[Key] = set()
         self._opening: dict[Key, tuple[asyncio.Lock, int]] = {}
         self._ending: dict[Key, asyncio.Task[None]] = {}
         self._awaited: dict[Key, asyncio.Event] = {}
@@ -141,8 +140,8 @@ class AcpConnections:
             await self._ended(key)
             found = self._known.get(key)
             if found is None:
-                with self._room(key):
-                    found = await self._kept(key) or await self._new(key, agent)
+                self._must_have_room(workspace)
+                found = await self._kept(key) or await self._new(key, agent)
             if agent is not None and (await self._agent(agent)) != found.slot.agent:
                 own = found.slot.agent
                 raise Conflict(
@@ -210,19 +209,12 @@ class AcpConnections:
             if users > 1:
                 self._opening[key] = lock, users - 1
 
-    @contextmanager
-    def _room(self, key: Key) -> Iterator[None]:
-        """Claim a place; those that are being opened at this moment have theirs too."""
-        taken = sum(workspace == key[0] for workspace, _ in (*self._known, *self._coming))
-        if taken >= MOST_SERVERS:
+    def _must_have_room(self, workspace: str) -> None:
+        """Those that are being opened at this moment have their places too, and so has the one that asks."""
+        if sum(key[0] == workspace for key in {*self._known, *self._opening}) > MOST_SERVERS:
             raise Conflict(
                 f"cannot open more than {MOST_SERVERS} connections; delete those that are not used"
             )
-        self._coming.add(key)
-        try:
-            yield
-        finally:
-            self._coming.discard(key)
 
     async def _open_stream(self, key: Key) -> Stream | None:
         workspace, server_id = key

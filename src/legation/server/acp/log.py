@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self, TypeAlias
-from weakref import ref
 
 import msgspec
 
@@ -147,29 +146,24 @@ class SessionFollower:
         self._updates = Updates(self.session_id)
         self._reference = reference(self.session_id)
 
-    async def replay(self) -> Setup:
+    async def replay(self) -> None:
         """Tell all there is; the rest follows with `start`."""
-        history, setup = History(), Setup()
-        async for events in past(self.stream, self.stream.visible):
-            setup.take(events)
+        history = History()
+        async for events in self.stream.subscribe(follow=False).batches():
             self._keep_open(events)
-            self._tell(history.updates(events))
-            self.seq = events[-1].seq if events else self.seq
+            self._outlet.append(list(map(self._entry, history.updates(events))))
+            self.seq = events[-1].seq
             await self._outlet.room()
-        self._tell(history.rest())
-        return setup
+        self._outlet.append(list(map(self._entry, history.rest())))
 
-    async def skip(self, *, to_active: bool = False) -> Setup:
+    async def skip(self, *, to_active: bool = False) -> None:
         """Tell nothing of what there is; with `to_active`, of what there is before the session became active."""
-        setup = Setup()
-        async for events in past(self.stream, self.stream.visible):
+        async for events in self.stream.subscribe(follow=False).batches():
             self._keep_open(events)
             for event in events:
-                setup.take([event])
                 self.seq = event.seq
                 if to_active and event.type == _STATUS:
-                    return setup
-        return setup
+                    return
 
     def _keep_open(self, events: list[Event]) -> None:
         """Keep what was asked before this client came, and waits for an answer still."""
@@ -213,7 +207,6 @@ class SessionFollower:
         self._over(self)
 
     def _take(self, batch: list[Event]) -> None:
-        begin = self._reference
         entries: list[Draft] = []
         for event in batch:
             if event.type in _NOTED:
@@ -223,9 +216,9 @@ class SessionFollower:
             elif (event.type in ACP_TYPES and not self._muted) or (
                 event.type == EXTENSION and self._updates.notification(event) is not None
             ):
-                entries.append(Draft(REFERENCE, b"%b,%d]" % (begin, event.seq)))
+                entries.append(self._entry(event))
             elif event.type == _FACTS and not self._muted:
-                entries += [Draft(MESSAGE, self._updates.line(told)) for told in facts_told(event)]
+                entries += map(self._entry, facts_told(event))
         self._outlet.append(entries)
         self.seq = batch[-1].seq
         if self._moved is not None:
@@ -242,63 +235,10 @@ class SessionFollower:
             self._events.until_closed = payload.status == "closed"
         self._noted(self.session_id, payload)
 
-    def _tell(self, updates: list[Told]) -> None:
-        begin, line = self._reference, self._updates.line
-        self._outlet.append(
-            [
-                Draft(REFERENCE, b"%b,%d]" % (begin, update.seq))
-                if isinstance(update, Event)
-                else Draft(MESSAGE, line(update))
-                for update in updates
-            ]
-        )
-
-
-class Setup:
-    """The modes and options that an agent named, as a client is told of them when it opens the session."""
-
-    def __init__(self) -> None:
-        self._modes: dict[str, object] = {}
-        self._options: object = None
-
-    def take(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if event.type in (_MODE, _OPTIONS):
-                self._note(_members(event.brief))
-            elif event.type == _FACTS:
-                facts = _members(event.brief)
-                modes = facts.get("modes")
-                self._note({**facts, **modes} if isinstance(modes, dict) else facts)
-
-    def _note(self, update: Mapping[str, object]) -> None:
-        for name in ("currentModeId", "availableModes"):
-            if name in update:
-                self._modes[name] = update[name]
-        self._options = update.get("configOptions", self._options)
-
-    def members(self) -> dict[str, object]:
-        told: dict[str, object] = {}
-        if "availableModes" in self._modes:
-            told["modes"] = self._modes
-        if self._options is not None:
-            told["configOptions"] = self._options
-        return told
-
-
-def _members(raw: bytes) -> Mapping[str, object]:
-    try:
-        value = jsontext.read(raw)
-    except jsontext.READ_ERRORS:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-async def past(stream: Stream, upto: int) -> AsyncIterator[list[Event]]:
-    """Everything that is readable, up to that number."""
-    async for batch in stream.subscribe(0).batches():
-        yield [event for event in batch if event.seq <= upto]
-        if batch[-1].seq >= upto:
-            return
+    def _entry(self, update: Told) -> Draft:
+        if isinstance(update, Event):
+            return Draft(REFERENCE, b"%b,%d]" % (self._reference, update.seq))
+        return Draft(MESSAGE, self._updates.line(update))
 
 
 class History:
@@ -330,7 +270,7 @@ class History:
 def facts_told(event: Event) -> list[Told]:
     """Return them as the updates that an agent would send. ACP names only the mode that is chosen; those to choose from
     are added."""
-    facts = _members(event.payload)
+    facts = jsontext.read_object(event.payload)
     modes, options = facts.get("modes"), facts.get("configOptions")
     told: list[Told] = []
     if isinstance(modes, dict):
@@ -342,7 +282,7 @@ def facts_told(event: Event) -> list[Told]:
 
 
 def _said_by_user(event: Event) -> list[Told]:
-    blocks = _members(event.raw).get("prompt")
+    blocks = jsontext.read_object(event.raw).get("prompt")
     if not isinstance(event_types.decode(event), PromptStarted) or not isinstance(blocks, list):
         return []
     updates = [{"sessionUpdate": "user_message_chunk", "content": block} for block in blocks]
@@ -362,17 +302,12 @@ KEPT_BYTES: Final = 2 * READ_BYTES  # of sessions' events, for whoever reads fro
 
 
 class ReferredSession:
-    """Session that is referred to: how its lines are made, and its stream for as long as anybody else has it."""
+    """Session that is referred to, and how its lines are made."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.updates = Updates(name)
-        self.held: Callable[[], Stream | None] = _nobody
         self.gone = False  # for ever: no other will have its name
-
-
-def _nobody() -> None:
-    return None
 
 
 class _Block(NamedTuple):
@@ -485,7 +420,7 @@ class ConnectionSource(DerivedSource):
                 session = self._sessions.get(begin) or self._meet(begin)
                 first, events = blocks.get(session, _NO_BLOCK)
                 if not first <= number < first + len(events):
-                    stream = session.held() or self._hold(session)
+                    stream = self._log.held(session.name, self._workspace)
                     found = None if stream is None else stream.since(number - 1, 1)
                     if found is None and not (session.gone or (stream is not None and stream.deleted)):
                         return lines, count
@@ -513,11 +448,6 @@ class ConnectionSource(DerivedSource):
             self._blocks.clear()
         session = self._sessions[begin] = ReferredSession(referred_stream(begin))
         return session
-
-    def _hold(self, session: ReferredSession) -> Stream | None:
-        stream = self._log.held(session.name, self._workspace)
-        session.held = _nobody if stream is None else ref(stream)
-        return stream
 
     async def _read_block(self, entry: Event) -> None:
         """Read what the entry stands for, and what follows that."""

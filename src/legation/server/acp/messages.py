@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # a server that no client has come to does without
 
 logger = logging.getLogger("legation.acp")
 
-Kind = Literal["request", "notification", "response"]
-
 ACP_TYPES: Final = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
 EXTENSION: Final = ExtensionMessage.event_type()
 
@@ -61,7 +59,7 @@ def read_body(body: bytes) -> RpcMessage:
     return message
 
 
-def kind_of(message: RpcMessage) -> Kind:
+def kind_of(message: RpcMessage) -> Literal["request", "notification", "response"]:
     if not message.method:
         return "response"
     return "request" if message.id else "notification"

@@ -6,11 +6,9 @@ the agent's process. What no method here knows is passed on to the agent.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,14 +17,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 import msgspec
 
 from legation import __version__
-from legation.agents.rpc import AgentRefused
 from legation.clock import new_id
 from legation.errors import AgentExited as AgentHasExited
 from legation.errors import InvalidParams, LegationError, NotFound, TransportClosed
 from legation.host.endpoint import what_is_wrong
-from legation.host.options import MAX_DIRECTORIES, SessionPlace
+from legation.host.options import MAX_DIRECTORIES, SessionPlace, setup_facts
 from legation.host.session import Session
-from legation.server.acp.log import SessionFollower, Setup
+from legation.server.acp.log import SessionFollower
 from legation.server.sessions.record import (
     SessionRecord,
     SessionRecords,
@@ -45,6 +42,7 @@ from legation.wire.acp.methods import (
     McpServer,
     PromptResponse,
     SessionRequest,
+    SessionSetup,
     SetConfigOptionRequest,
     SetConfigOptionResponse,
     SetModeRequest,
@@ -62,16 +60,8 @@ PAGE: Final = 50  # sessions in one answer
 _CURSOR: Final = re.compile(r"([0-9]{1,15})\.(.+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class MethodReply:
-    """A result, and what begins once it was said."""
-
-    result: object
-    then: Callable[[], None] | None = None
-
-
-Method: TypeAlias = Callable[[bytes, Principal], Awaitable[MethodReply]]
-Begin: TypeAlias = Callable[[SessionFollower], Awaitable[Setup]]
+Method: TypeAlias = Callable[[bytes, Principal], Awaitable[object]]
+Begin: TypeAlias = Callable[[SessionFollower], Awaitable[None]]
 """How much of a session's past a client is told."""
 
 
@@ -83,7 +73,6 @@ class AcpMethods:
         self._workspace, self._slot = connection.workspace, connection.slot
         self._sessions = sessions
         self._followers: dict[str, SessionFollower] = {}
-        self._exits = Exits()
         self._told_exit: AgentExited | None = None
         self._methods: Mapping[str, Method] = {
             AgentMethod.INITIALIZE: self._initialize,
@@ -104,7 +93,7 @@ class AcpMethods:
     def followed(self) -> list[str]:
         return list(self._followers)
 
-    async def request(self, method: str, params: bytes, by: Principal) -> MethodReply:
+    async def request(self, method: str, params: bytes, by: Principal) -> object:
         found = self._methods.get(method)
         return await found(params, by) if found else await self._pass_on(method, params)
 
@@ -116,26 +105,25 @@ class AcpMethods:
 
     async def stop(self) -> None:
         for follower in list(self._followers.values()):
+            self._over(follower)
             await follower.stop()
 
     # The connection.
 
-    async def _initialize(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _initialize(self, params: bytes, _by: Principal) -> object:
         given = read(params, Initialize)
         await self._connection.greet(given.client_capabilities or {})
-        return MethodReply(hello(self._slot.agent, await self._slot.start()))
+        return hello(self._slot.agent, await self._slot.start())
 
-    async def _authenticate(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _authenticate(self, params: bytes, _by: Principal) -> None:
         await self._slot.authenticate(read(params, AuthenticateRequest).method_id)
-        return MethodReply({})
 
-    async def _logout(self, _params: bytes, _by: Principal) -> MethodReply:
+    async def _logout(self, _params: bytes, _by: Principal) -> None:
         await self._slot.logout()
-        return MethodReply({})
 
     # Sessions begin and end.
 
-    async def _new(self, params: bytes, by: Principal) -> MethodReply:
+    async def _new(self, params: bytes, by: Principal) -> object:
         place = await self._place(read(params, NewRequest))
         session_id, new = new_id("ses"), NewSession(agent=self._slot.agent)
         record = await self._sessions.create(by, session_id, new, slot=self._slot, place=place)
@@ -145,16 +133,20 @@ class AcpMethods:
 
     async def _opened(
         self, session: Session, begin: Begin, members: Mapping[str, object] | None = None
-    ) -> MethodReply:
-        follower, setup = await self._following(session, begin)
-        return MethodReply({**(members or {}), **setup.members()}, follower.start)
+    ) -> object:
+        """Answer with the modes and options that its agent named, as they are now."""
+        follower = await self._following(session, begin)
+        follower.start()  # it tells nothing before the next step of the loop, and by then the answer was said
+        options = session.offers.options if session.has_config else None
+        facts = setup_facts(SessionSetup(modes=session.offers.modes, config_options=options))
+        return {**(members or {}), **(jsontext.read_object(facts[0].raw) if facts else {})}
 
     async def _place(self, given: NewRequest) -> SessionPlace:
         folder_of = self._sessions.folder_of
         directories = [await folder_of(each) for each in given.additional_directories or ()]
         return SessionPlace(await folder_of(given.cwd), tuple(given.mcp_servers or ()), directories)
 
-    async def _load(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _load(self, params: bytes, _by: Principal) -> object:
         """Told from the log, which has all that was ever said; the agent need not tell it again."""
         given = read(params, LoadRequest)
         place, known = await self._place(given), await self._known(given.session_id)
@@ -163,7 +155,7 @@ class AcpMethods:
         session = await self._sessions.agents.attach(known, slot=self._slot, place=place, reopens=True)
         return await self._opened(session, SessionFollower.replay)
 
-    async def _resume(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _resume(self, params: bytes, _by: Principal) -> object:
         given = read(params, LoadRequest)
         place, record = await self._place(given), await self._record(given.session_id)
         session = await self._sessions.agents.attach(record, slot=self._slot, place=place, reopens=True)
@@ -185,7 +177,7 @@ class AcpMethods:
             raise NotFound(f"cannot find session {session_id}; check its id")
         return record
 
-    async def _following(self, session: Session, begin: Begin) -> tuple[SessionFollower, Setup]:
+    async def _following(self, session: Session, begin: Begin) -> SessionFollower:
         former = self._followers.pop(session.id, None)
         if former is not None:
             await former.stop()
@@ -195,71 +187,66 @@ class AcpMethods:
         self._followers[session.id] = follower
         self._connection.clients.add(self._workspace, session.id, self._connection)
         try:
-            return follower, await begin(follower)
+            await begin(follower)
         except BaseException:  # whoever gave up meanwhile follows nothing, and the next prompt begins anew
             self._over(follower)
             raise
+        return follower
 
     def _over(self, follower: SessionFollower) -> None:
         """A client may open as many sessions as it likes, one after the other."""
         if self._followers.get(follower.session_id) is follower:
             del self._followers[follower.session_id]
-            self._exits.over(follower.session_id)
             self._connection.clients.remove(self._workspace, follower.session_id, self._connection)
 
-    async def _list(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _list(self, params: bytes, _by: Principal) -> object:
         given = read(params, ListSessionsRequest)
-        return MethodReply(await page_of(self._sessions.records, self._workspace, self._slot.agent, given))
+        return await page_of(self._sessions.records, self._workspace, self._slot.agent, given)
 
-    async def _close(self, params: bytes, by: Principal) -> MethodReply:
+    async def _close(self, params: bytes, by: Principal) -> None:
         record = await self._record(read(params, SessionRequest).session_id)
         must_be_open(record, reopens=True)
         await self._sessions.close(by, record, reopens=True)
-        return MethodReply({})
 
-    async def _delete(self, params: bytes, by: Principal) -> MethodReply:
+    async def _delete(self, params: bytes, by: Principal) -> None:
         """Delete it, also one that was ended for good, which no agent can have any more."""
         session_id = must_be_session_id(read(params, SessionRequest).session_id)
         with suppress(NotFound):  # twice is as once
             await self._sessions.delete(by, session_id, slot=self._slot)
-        return MethodReply({})
 
     # In a session.
 
-    async def _prompt(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _prompt(self, params: bytes, _by: Principal) -> object:
         given = read(params, Prompt)
         record = await self._record(given.session_id)
         session = await self._sessions.agents.attach(record, slot=self._slot)
         follower = self._followers.get(session.id)
         if follower is None:  # a client that came back and did not load it
-            follower, _ = await self._following(session, SessionFollower.skip)
+            follower = await self._following(session, SessionFollower.skip)
             follower.start()
-        self._exits.begin(session.id)
         try:
             result = await self._sessions.messages.prompt(record, session, given.prompt)
         except LegationError:
             await follower.reached(session.stream.head)
             raise
         await follower.reached(session.stream.head)
-        if result.error is not None:
-            raise AgentRefused(AgentMethod.SESSION_PROMPT, result.error)
-        return MethodReply(PromptResponse(stop_reason=result.stop_reason, usage=result.usage))
+        result.raise_for_error()
+        return PromptResponse(stop_reason=result.stop_reason, usage=result.usage)
 
-    async def _set_mode(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _set_mode(self, params: bytes, _by: Principal) -> None:
         given = read(params, SetModeRequest)
         await self._sessions.set_mode(await self._record(given.session_id), given.mode_id, self._slot)
-        return MethodReply({})
 
-    async def _set_config_option(self, params: bytes, _by: Principal) -> MethodReply:
+    async def _set_config_option(self, params: bytes, _by: Principal) -> object:
         given = read(params, SetConfigOptionRequest)
         record = await self._record(given.session_id)
         options = await self._sessions.set_option(record, given.config_id, given.value, self._slot)
-        return MethodReply(SetConfigOptionResponse(config_options=options))
+        return SetConfigOptionResponse(config_options=options)
 
     # What is none of ours.
 
-    async def _pass_on(self, method: str, params: bytes) -> MethodReply:
-        return MethodReply(msgspec.Raw(await self._slot.call(method, await self._named_by_agent(params))))
+    async def _pass_on(self, method: str, params: bytes) -> object:
+        return msgspec.Raw(await self._slot.call(method, await self._named_by_agent(params)))
 
     async def _named_by_agent(self, params: bytes) -> object:
         """The agent knows its sessions by its own ids."""
@@ -273,11 +260,8 @@ class AcpMethods:
     # What happens.
 
     def _note(self, session_id: str, payload: object) -> None:
-        if isinstance(payload, AgentExited):
-            self._exits.told(session_id, payload)
-            if not self._is_new_exit(session_id):
-                return
-        self._connection.note(session_id, payload)
+        if not isinstance(payload, AgentExited) or self._is_new_exit(session_id):
+            self._connection.note(session_id, payload)
 
     def _is_new_exit(self, session_id: str) -> bool:
         """Tell whether the client has heard of that exit, which is in the log of every session of the process. Told
@@ -294,8 +278,12 @@ class AcpMethods:
         if not isinstance(error, AgentHasExited | TransportClosed):
             return None
         with suppress(LegationError):
-            session_id = read(params, SessionRequest).session_id
-            return await self._exits.of(session_id, followed=session_id in self._followers)
+            session = (await self._record(read(params, SessionRequest).session_id)).session
+            if session is not None:
+                await session.decided()  # by then the host knows how it ended
+                if (follower := self._followers.get(session.id)) is not None:
+                    await follower.reached(session.stream.head)
+                return session.exit
         return None
 
 
@@ -406,49 +394,3 @@ def capabilities(of_agent: Mapping[str, object]) -> dict[str, object]:
     if reopens:
         can["resume"] = {}
     return {**of_agent, "loadSession": reopens, "sessionCapabilities": can}
-
-
-# Seconds from the failure of a call to the word how the process ended: the host's time.
-EXIT_WORD: Final = 2.0
-KEPT: Final = 256  # of sessions that are over: as many as requests at once
-
-
-class Exits:
-    """Ends of agents by session. Of sessions that are over the last are kept: a request may have failed just before."""
-
-    def __init__(self) -> None:
-        self._words: dict[str, asyncio.Future[AgentExited]] = {}
-        self._past: dict[str, AgentExited] = {}
-
-    def __len__(self) -> int:
-        return len(self._words) + len(self._past)
-
-    def told(self, session_id: str, exited: AgentExited) -> None:
-        self._word(session_id, fresh=True).set_result(exited)
-
-    def begin(self, session_id: str) -> None:
-        """A turn: what ended before is not why it fails."""
-        self._words.pop(session_id, None)
-        self._past.pop(session_id, None)
-
-    def over(self, session_id: str) -> None:
-        """Keep the end of one that has no log any more that would tell."""
-        word = self._words.pop(session_id, None)
-        if word is not None and word.done():
-            self._past[session_id] = word.result()
-        while len(self._past) > KEPT:
-            del self._past[next(iter(self._past))]
-
-    async def of(self, session_id: str, *, followed: bool) -> AgentExited | None:
-        """`followed`: it has a log, in which the word may still come."""
-        if not followed:
-            return self._past.get(session_id)
-        with suppress(TimeoutError):
-            return await asyncio.wait_for(asyncio.shield(self._word(session_id)), EXIT_WORD)
-        return None
-
-    def _word(self, session_id: str, *, fresh: bool = False) -> asyncio.Future[AgentExited]:
-        word = self._words.get(session_id)
-        if word is None or (fresh and word.done()):
-            word = self._words[session_id] = asyncio.get_running_loop().create_future()
-        return word

@@ -40,6 +40,7 @@ from legation.server.processes.start import (
 )
 from legation.store import audit
 from legation.store.database.transaction import Database
+from legation.tasks import UnderWay
 from legation.wire.api.processes import (
     NewProcess,
     NewProcessRun,
@@ -312,9 +313,7 @@ class Processes:
         self._enabled = enabled
         self._workspaces: dict[str, WorkspaceProcesses] = {}
         self._closed = False
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._starts = 0
+        self._starts = UnderWay()
 
     async def __aenter__(self) -> Self:
         return self
@@ -322,11 +321,9 @@ class Processes:
     async def __aexit__(self, *_: object) -> None:
         self._closed = True
         await asyncio.gather(*[each.close() for own in self._workspaces.values() for each in own])
-        try:
-            async with asyncio.timeout(CLOSING_LIMIT):
-                await self._idle.wait()
-        except TimeoutError:
-            return  # the launcher's registry has them: the next start ends them
+        await self._starts.over(
+            CLOSING_LIMIT
+        )  # else the launcher's registry has them: the next start ends them
 
     def hurry(self) -> None:
         """The server has a second to end, whatever they do."""
@@ -391,14 +388,8 @@ class Processes:
             raise Conflict(
                 f"cannot start another process: the server runs {MOST_RUNNING} for all workspaces; try again later"
             )
-        self._starts += 1
-        self._idle.clear()
-        try:
+        with self._starts:
             yield
-        finally:
-            self._starts -= 1
-            if not self._starts:
-                self._idle.set()
 
     def _of(self, principal: Principal) -> WorkspaceProcesses:
         if not self._enabled:

@@ -164,19 +164,20 @@ class AgentSlot:
     async def call(self, method: str, params: object) -> bytes:
         """A request that is none of ours, and the agent's raw answer."""
         agent_id = (await self.start()).agent_id
-        return await (await self._agents.hosts.host(self.workspace)).pass_on(agent_id, method, params)
+        driver = (await self._agents.hosts.host(self.workspace)).driver(agent_id)
+        return await driver.pass_on(method, params, None)  # as long as a turn may take
 
     async def notify(self, method: str, params: object) -> None:
         """An agent that does not run has nothing to hear."""
         if self.agent_id is not None:
             host = await self._agents.hosts.host(self.workspace)
-            await host.tell_agent(self.agent_id, method, params)
+            await host.driver(self.agent_id).tell(method, params)
 
     async def stderr(self) -> str:
         """Return what the agent has written there; nothing where none runs."""
-        if self.agent_id is None:
-            return ""
-        return (await self._agents.hosts.host(self.workspace)).stderr_tail(self.agent_id)
+        with suppress(LegationError):
+            return (await self._agents.hosts.host(self.workspace)).driver(self.agent_id or "").stderr_tail()
+        return ""
 
     async def retire(self) -> None:
         """Others who have a session of it wait until it has gone, and get another agent; `close` follows."""

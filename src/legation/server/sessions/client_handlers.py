@@ -143,8 +143,9 @@ class ClientTerminals:
         return made.terminal_id
 
     async def output(self, session_id: str, terminal_id: str) -> TerminalOutputResponse:
-        key = session_id, terminal_id
-        return await self._ask(ClientMethod.TERMINAL_OUTPUT, key, TerminalOutputResponse)
+        return await self._ask(
+            ClientMethod.TERMINAL_OUTPUT, (session_id, terminal_id), TerminalOutputResponse
+        )
 
     async def wait_for_exit(self, session_id: str, terminal_id: str) -> TerminalExitStatus:
         """Wait as long as the command takes."""

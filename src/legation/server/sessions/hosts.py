@@ -106,7 +106,7 @@ class WorkspaceHosts:
         from legation.host.host import AcpHost
         from legation.host.options import HostOptions, Limits
         from legation.host.requests.door_approver import DoorApprover
-        from legation.host.requests.services import create_default_fs_handler
+        from legation.host.requests.services import DefaultFs
         from legation.server.sessions.client_handlers import (
             ClientExtensions,
             ClientFiles,
@@ -122,7 +122,7 @@ class WorkspaceHosts:
             where=lambda session_id: host.where(session_id),
             requester_of=lambda _session_id: requester,
         )
-        files = create_default_fs_handler(lambda session_id: host.folders_of(session_id), forbidden)
+        files = DefaultFs(lambda session_id: host.folders_of(session_id), forbidden)
         options = HostOptions(
             approver=approver,
             questions=WaitingQuestions(),

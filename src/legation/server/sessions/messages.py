@@ -63,6 +63,8 @@ end; it is for you to know, and no new request:
 WHY_CANCELLED: Final = "cancelled before the agent got it"
 WHY_STOPPED: Final = "stopped: the server ended before the turn did"
 
+_OF_TURNS: Final = frozenset(each.event_type() for each in (PromptStarted, PromptFinished))
+
 logger = logging.getLogger("legation.sessions")
 
 
@@ -282,18 +284,24 @@ class MessageQueue:
         from legation.host.resume import unfinished_events
         from legation.host.turn import CutWords
 
-        details, queue = record.details, record.details.queue
-        begun = details.begun
-        if begun is not None and not await _was_prompted(stream, begun):
-            queue = (begun.message, *queue)
+        details, begun = record.details, record.details.begun
         heads = (begun.after if begun is not None else None, details.prompted)
         after = min(number for number in heads if number is not None)
         if ends := await unfinished_events(stream, after, CutWords(*cut_words("restarted"))):
             status = SessionStatus(status="disconnected", reason=WHY_STOPPED)
             await stream.append([event_types.draft(payload) for payload in (*ends, status)])
         record.stored_head = stream.head
-        cut = await _last_cut(stream, after) or details.cut
-        await self._records.save(record, replace(details, begun=None, prompted=None, queue=queue, cut=cut))
+        cut, unplayed = None, begun
+        async for event in stream.subscribe(after, follow=False):
+            match event_types.decode(event) if event.type in _OF_TURNS else None:
+                case PromptStarted(message=message) if begun is not None and event.seq > begun.after:
+                    if message == (begun.message.id or None):  # else a client of ACP has prompted it too
+                        unplayed = None
+                case PromptFinished(cut_by=why):  # a server that was stopped says so in it, too
+                    cut = CutTurn(at=event.at, reason=why) if why is not None else None
+        queue = details.queue if unplayed is None else (unplayed.message, *details.queue)
+        left = replace(details, begun=None, prompted=None, queue=queue, cut=cut or details.cut)
+        await self._records.save(record, left)
 
 
 def cut_words(how: Literal["stopped", "restarted"]) -> tuple[str, str]:
@@ -302,27 +310,6 @@ def cut_words(how: Literal["stopped", "restarted"]) -> tuple[str, str]:
         f"cannot finish the turn: the server was {how} while it ran; see what was done, then send the next message",
         f"the server was {how} while it waited for an answer",
     )
-
-
-async def _was_prompted(stream: Stream, begun: Begun) -> bool:
-    """Others may have prompted it too: clients of ACP."""
-    async for event in stream.subscribe(begun.after, follow=False):
-        if event.type == PromptStarted.event_type():
-            payload = event_types.decode(event)
-            if isinstance(payload, PromptStarted) and payload.message == (begun.message.id or None):
-                return True
-    return False
-
-
-async def _last_cut(stream: Stream, after: int) -> CutTurn | None:
-    """The last turn, where its end says that it was; also a server that was stopped says so in it."""
-    found: CutTurn | None = None
-    async for event in stream.subscribe(after, follow=False):
-        if event.type == PromptFinished.event_type():
-            payload = event_types.decode(event)
-            why = payload.cut_by if isinstance(payload, PromptFinished) else None
-            found = CutTurn(at=event.at, reason=why) if why is not None else None
-    return found
 
 
 def blocks_of(message: QueuedMessage) -> tuple[ContentBlock, ...]:

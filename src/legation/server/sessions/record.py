@@ -42,10 +42,6 @@ if TYPE_CHECKING:
     from legation.host.session import Session
     from legation.server.sessions.agents import AgentSlot
 
-# What the server keeps of a session beside its events: how it was asked for, how it is set, what waits for it.
-#
-# It stands in the stream's metadata, in the clear, so nothing of it is a secret: MCP servers are in the vault.
-
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class StoredStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
