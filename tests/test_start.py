@@ -77,7 +77,7 @@ COMMANDS = {
     "sessions": Loads("cli client clock errors secret settings wire", CLIENT, "", 6500),
     "tokens": Loads("cli client clock errors secret settings wire", CLIENT, "", 6200),
     "trace": Loads(
-        "cli client clock errors secret settings wire", CLIENT, "", 6345, "cli.approvals cli.approvals_view"
+        "cli client clock errors secret settings wire", CLIENT, "", 6420, "cli.approvals cli.approvals_view"
     ),
     "status": Loads("cli client clock errors secret settings store wire", CLIENT, "", 6550),
     "agents": Loads(
@@ -98,7 +98,7 @@ COMMANDS = {
         "approvals cli errors secret settings wire",
         CLIENT,
         f"{LOOP} email",
-        7155,
+        7220,
         late="approvals.policies approvals.policy.shell.syntax",
     ),
     # Neither the host nor any driver: an agent that is never started costs nothing.

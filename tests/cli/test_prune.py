@@ -62,6 +62,7 @@ def test_what_is_old_is_shown_and_goes_where_somebody_says_so(tmp_path: Path) ->
         assert terminal.end() == 0
         assert {each.name for each in (server.data_dir / "work/local").iterdir()} == {"live"}
 
+        (server.data_dir / "work/local/live/made.txt").write_bytes(b"x" * 10_000)
         code, out, _ = prune("--older-than", "0s", "--yes")
         assert (code, out.split()[:2]) == (0, ["2", "sessions"])
         assert out.splitlines()[-1].endswith(" went")

@@ -55,10 +55,9 @@ def prune(
     json: Json = False,
     settings: PlaceFlags | None = None,
 ) -> None:
-    """Delete what is old, for good, while Legation goes on. Look first:
+    """Delete what is old, for good, while Legation goes on.
 
-        legation prune --older-than 90d --dry-run
-        legation prune --older-than 90d
+    Look first with `legation prune --older-than 90d --dry-run`, then do it with `legation prune --older-than 90d`.
 
     What goes, by kind:
 
