@@ -41,7 +41,7 @@ from legation.store.codec import (
 )
 from legation.store.entries import PlacedStream, StreamQuery, entry_of
 from legation.store.stream import Stream, log_closed
-from legation.tasks import finish
+from legation.tasks import finish, in_thread
 from legation.wire.events import Event
 
 PENDING_LIMIT = 64 * 1024 * 1024  # bytes that may wait for a failing disk before agents are paused
@@ -50,6 +50,7 @@ SHARE_LIMIT = (
     512 * 1024
 )  # of these, of one stream: its agent waits then, and others' events are not behind more of it
 PART_BYTES = 512 * 1024  # of a long text that are one commit: some milliseconds of the disk
+READERS = 2  # threads: who looks a stream up does not wait for what another one reads
 READ_BYTES = 512 * 1024  # what a subscriber that is behind reads at once
 NAME_BYTES = 200  # of a stream's name, percent-encoded: it is a file's name in some stores
 MAX_GROUP = 512  # ops in one transaction
@@ -108,7 +109,7 @@ class EventLog:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._readers = ThreadPoolExecutor(1, "legation-log-reader")
+        self._readers = ThreadPoolExecutor(READERS, "legation-log-reader")
         try:
             await self._read(self._backend.open, lambda trouble: self.on_loop(self._report, trouble))
         except BaseException:
@@ -133,8 +134,8 @@ class EventLog:
         for stream in list(self._streams.values()):
             stream.end()
         self._readable = False
-        await self._read(self._backend.close)
-        self._readers.shutdown()
+        await in_thread(self._readers.shutdown)  # after the reads that are under way
+        await in_thread(self._backend.close)
 
     async def stream(self, name: str, workspace: str = "local") -> Stream:
         """The stream of that name in the workspace, made if need be."""
