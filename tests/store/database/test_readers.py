@@ -98,6 +98,15 @@ async def test_a_long_read_holds_up_no_other(tmp_path: Path) -> None:
         assert [await read.let_go() for read in long] == [[]] * len(long)  # each kept its view
 
 
+async def test_readers_write_nothing_when_they_connect(tmp_path: Path) -> None:
+    """They would wait for the writer, and leave bytes in a log that was just emptied."""
+    async with opened(tmp_path) as database:
+        await database.scrub()
+        for read in await held(database, READERS):
+            await read.let_go()
+        assert (tmp_path / "legation.db-wal").stat().st_size == 0
+
+
 async def test_every_reader_sees_what_was_acknowledged_before(tmp_path: Path) -> None:
     async with opened(tmp_path) as database:
         written: list[str] = []

@@ -53,10 +53,10 @@ def connect(path: Path, page_size: int = 4096) -> sqlite3.Connection:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=BUSY_LIMIT)
     try:
-        connection.execute(f"pragma page_size = {page_size}")  # before the first write, or never
-        connection.execute(
-            "pragma auto_vacuum = incremental"
-        )  # likewise: what is deleted is given back to the disk
+        if path.stat().st_size == 0:
+            # Before the first write, or never: each later connection would write it anew, and wait for the writer.
+            connection.execute(f"pragma page_size = {page_size}")
+            connection.execute("pragma auto_vacuum = incremental")  # what is deleted goes back to the disk
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = on")  # what is deleted or replaced is overwritten
