@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.approvals.installation import open_installation
 from tests.approvals.test_trace import allowed
 from tests.server.rig import BOTH
 from tests.server.sessions.session_client import SessionClient, open_session_client
 from tests.server.test_access_table import an_approval
+from tests.store.database.databases import make, opened
 
 from legation.approvals.trace import cut
 from legation.approvals.trace.cut import DAY_MS
+from legation.approvals.trace.step import ContentName, StepDraft, StepKind, TracedCall
 from legation.server import retention
 from legation.store.sizes import KINDS, MOST_SAMPLES, Sample, growth, history, keep
 from legation.wire.api.server import PruneKind
@@ -315,6 +318,31 @@ async def test_settings_keep_each_kind_as_long_as_they_say(
             await chains(talk)
             by = {row["actor"] for row in await rows("select actor from audit where action = 'data.pruned'")}
             assert by == {"retention"}
+
+
+async def test_free_space_of_the_database_goes_back_in_few_transactions(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.timeout(110), opened(make("sqlite", tmp_path, request)) as database:
+        installation = await open_installation(database)
+        contents: dict[ContentName, object] = {"result": "x" * 100_000}
+        call = TracedCall(trace_id="0" * 31 + "1", agent="a", tool="t")
+        drafts = [StepDraft(step=StepKind.RETURNED, call=call, contents=contents)] * 50
+        await installation.ledger.append("local", drafts, 1)
+        async for _ in cut.purge(database, "local", DAY_MS, DAY_MS):
+            pass
+        free, transactions, real = await database.read(retention._free), 0, database.transact
+
+        async def counting(*args: Any) -> Any:
+            nonlocal transactions
+            transactions += 1
+            return await real(*args)
+
+        monkeypatch.setattr(database, "transact", counting)
+        await retention._give_back(database)
+        assert free > 50 * 100_000
+        assert await database.read(retention._free) == 0
+        assert transactions <= free // (retention.GIVE_BACK * 4096) + 2
 
 
 # Sizes.

@@ -37,6 +37,7 @@ from legation.wire.api.server import PruneKind, PruneProgress
 from legation.wire.principal import Principal
 
 INTERVAL: Final = 3600.0  # seconds between two looks at what is too old
+GIVE_BACK: Final = 256  # pages that a transaction gives back to the disk, of 4 KiB
 FIRST_SAMPLE: Final = 60.0  # seconds after the start: its own work comes first
 ORDER: Final[tuple[PruneKind, ...]] = ("sessions", "work", "content", "traces")
 
@@ -261,10 +262,15 @@ async def _give_back(database: Database) -> None:
     """Give the free space of a file back to the disk, in small transactions."""
     free = await database.read(_free)
     while free:
-        await database.transact(rows, _SIZES.give_back())
+        await database.transact(_give_some_back)
         before, free = free, await database.read(_free)
         if free >= before:  # it is in use by now
             return
+
+
+def _give_some_back() -> Transaction[None]:
+    for _ in range(GIVE_BACK):
+        yield _SIZES.give_back()
 
 
 def _free() -> Transaction[int]:

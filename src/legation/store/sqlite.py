@@ -368,7 +368,10 @@ class SqliteBackend:
                 if run(_IS_DELETED, (stream_id,)).fetchone():
                     self._drop_some(stream_id)
                     run(_SWEPT, (stream_id,))
-                run(f"pragma incremental_vacuum({GIVE_BACK})").fetchall()
+                for _ in range(
+                    GIVE_BACK
+                ):  # one by one: Python ends the statement after the first, whatever number is given
+                    run("pragma incremental_vacuum(1)")
             case Part():
                 run(_INSERT_PART, (op.blob, op.number, op.body, stream_id))
             case KeepCheckpoint():
