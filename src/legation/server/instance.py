@@ -45,8 +45,7 @@ from legation.server.sessions.clients import SessionClients
 from legation.server.sessions.hosts import CHILDREN, WorkspaceHosts
 from legation.server.sessions.record import SessionRecords
 from legation.server.sessions.service import SessionService
-from legation.server.streaming.checkpoints import CheckpointKeeper
-from legation.server.streaming.hub import Hub
+from legation.server.streaming.hub import CheckpointKeeper, Hub
 from legation.settings import Settings
 from legation.store.audit import record
 from legation.store.backup import forget_broken_backups
@@ -137,7 +136,7 @@ class Services:
         self.started_at = self.clock.now_ms()
         self.blobs = open_blobs(settings.blobs, settings.data_dir, self.links)
         self.hub = Hub(self.log, self.clock, finders=[self._find_connection])
-        await enter(CheckpointKeeper(self.log, self.hub.checkpoints, self._is_session))
+        await enter(CheckpointKeeper(self.log, self.hub, self._is_session))
         self.buckets = Buckets(database, self.clock)
         self.token_uses = await enter(TokenUses(database, self.clock))
         await enter(sweeper(database, self.clock))

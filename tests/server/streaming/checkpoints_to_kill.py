@@ -7,14 +7,15 @@ from pathlib import Path
 from tests.server.streaming.events_server import drafts
 from tests.wire.universal.logs import ACTIVE, chunk, turn
 
-from legation.server.streaming.checkpoints import CheckpointKeeper, Checkpoints
+from legation.clock import SystemClock
+from legation.server.streaming.hub import CheckpointKeeper, Hub
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 
 
 async def main(folder: Path) -> None:
     log = EventLog(SqliteBackend(folder / "log.db"))
-    async with log, CheckpointKeeper(log, Checkpoints(), lambda _, __: True):
+    async with log, CheckpointKeeper(log, Hub(log, SystemClock()), lambda _, __: True):
         stream, count = await log.stream("demo"), 0
         while True:
             await stream.append(drafts(ACTIVE, *turn(*[chunk(f"word {number} ") for number in range(97)])))

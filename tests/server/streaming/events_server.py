@@ -21,14 +21,14 @@ from legation.server.address import listen
 from legation.server.http.app import App, AppOptions, make_app
 from legation.server.http.server import UvicornServer
 from legation.server.routes.sessions import event_routes
-from legation.server.streaming.checkpoints import FOLDS, Schema
+from legation.server.streaming.checkpoints import FOLDS
 from legation.server.streaming.hub import Hub
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.api.sessions import NewMessage
 from legation.wire.events import Draft
 from legation.wire.principal import Principal
-from legation.wire.universal.shapes import Metadata, SessionFacts
+from legation.wire.universal.shapes import Metadata, Schema, SessionFacts
 
 SCHEMAS: list[Schema] = ["sandbox-agent", "universal"]
 A_TURN = turn(

@@ -27,13 +27,11 @@ from legation.clock import SystemClock
 from legation.server.streaming.checkpoints import (
     BEYOND,
     MOST_HELD,
-    CheckpointKeeper,
     Checkpoints,
     Projection,
-    Schema,
     WantedRows,
 )
-from legation.server.streaming.hub import Hub
+from legation.server.streaming.hub import CheckpointKeeper, Hub
 from legation.server.streaming.projection import ProjectedSource, _parts, project
 from legation.store.digest import digest
 from legation.store.log import EventLog
@@ -42,6 +40,7 @@ from legation.store.stream import Stream
 from legation.wire.event_types import PermissionAnswered, SessionReset
 from legation.wire.events import Draft, Event
 from legation.wire.universal.projector import STATE_FORMAT, Projector, encode_state
+from legation.wire.universal.shapes import Schema
 
 pytestmark = pytest.mark.heavy  # tens of thousands of events
 
@@ -69,7 +68,7 @@ async def started(folder: Path) -> AsyncIterator[tuple[CountingBackend, EventLog
     backend = CountingBackend(folder / "log.db")
     async with EventLog(backend) as log:
         hub = Hub(log, SystemClock())
-        async with CheckpointKeeper(log, hub.checkpoints, lambda _, name: name == "demo") as keeper:
+        async with CheckpointKeeper(log, hub, lambda _, name: name == "demo") as keeper:
             yield backend, log, hub, keeper
 
 

@@ -13,11 +13,11 @@ from tests.server.streaming.events_server import SCHEMAS, SESSION, Server, draft
 from tests.wire.universal.logs import ACTIVE, chunk
 
 from legation.clock import SystemClock
-from legation.server.streaming.checkpoints import Schema
 from legation.server.streaming.hub import Hub
 from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.event_types import SessionReset
+from legation.wire.universal.shapes import Schema
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("short_tails")]
 

@@ -18,7 +18,6 @@ from legation.server.streaming.checkpoints import (
     STEP,
     STEP_BYTES,
     Checkpoints,
-    Schema,
     WantedRows,
     row,
     steps,
@@ -32,6 +31,7 @@ from legation.store.stream import Stream
 from legation.wire.event_types import PermissionAnswered, SessionReset, SessionStatus
 from legation.wire.events import Draft, Event, update_type
 from legation.wire.universal.output import FRAME, ProjectedRow, framed, join_frames
+from legation.wire.universal.shapes import Schema
 
 ENTRIES: list[Entry] = [
     ACTIVE,

@@ -23,12 +23,12 @@ from tests.server.streaming.events_server import (
 )
 from tests.wire.universal.logs import ACTIVE, Entry, chunk
 
-from legation.server.streaming.checkpoints import Schema
 from legation.store.log import EventLog
 from legation.store.sqlite import SqliteBackend
 from legation.store.stream import Stream
 from legation.wire.acp.updates import Text
 from legation.wire.event_types import PromptStarted, SessionReset
+from legation.wire.universal.shapes import Schema
 
 pytestmark = pytest.mark.heavy
 

@@ -20,7 +20,7 @@ from tests.wire.universal.logs import ACTIVE, chunk
 
 from legation.clock import SystemClock
 from legation.server.streaming import sse
-from legation.server.streaming.checkpoints import Checkpoints, Schema
+from legation.server.streaming.checkpoints import Checkpoints
 from legation.server.streaming.hub import Hub
 from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
@@ -29,6 +29,7 @@ from legation.store.stream import Stream
 from legation.wire.events import Event
 from legation.wire.universal.output import ProjectedEvent
 from legation.wire.universal.projector import Projector
+from legation.wire.universal.shapes import Schema
 
 pytestmark = pytest.mark.heavy
 

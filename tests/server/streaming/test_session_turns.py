@@ -22,7 +22,6 @@ from tests.wire.universal.logs import ACTIVE, asked, chunk, turn
 
 from legation.clock import SystemClock
 from legation.errors import PromptInFlight
-from legation.server.streaming.checkpoints import Schema
 from legation.server.streaming.hub import KEEP_ALIVE, Credential, Hub
 from legation.server.streaming.projection import TurnCursor, TurnReader, project
 from legation.store.log import EventLog
@@ -31,6 +30,7 @@ from legation.testing.clock import FakeClock
 from legation.wire.api.sessions import NewMessage
 from legation.wire.event_types import Diagnostic, DiagnosticCode, QuestionAsked, SessionStatus
 from legation.wire.events import Event
+from legation.wire.universal.shapes import Schema
 
 pytestmark = pytest.mark.heavy
 

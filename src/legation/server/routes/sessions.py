@@ -7,7 +7,7 @@ Their events are of `event_routes`: pages, a live body, and the body of one turn
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 from starlette.responses import Response
@@ -30,17 +30,8 @@ from legation.server.http.routes import Alias, Call, Routes, needs
 from legation.server.routes.streams import MEDIA, Generation, LastEventId, Position, credential_of
 from legation.server.sessions.messages import MOST_QUEUED_SIZE
 from legation.server.sessions.record import CURSOR, SessionRecord
-from legation.server.streaming.checkpoints import Schema
 from legation.server.streaming.hub import LiveStreamReader
 from legation.server.streaming.multiplex import read_position
-from legation.server.streaming.projection import (
-    ProjectedSource,
-    TurnCursor,
-    TurnReader,
-    frames,
-    page,
-    project,
-)
 from legation.server.streaming.sse import EventStream
 from legation.wire.api.sessions import (
     EventPage,
@@ -54,6 +45,10 @@ from legation.wire.api.sessions import (
     SessionList,
     Words,
 )
+from legation.wire.universal.shapes import Schema
+
+if TYPE_CHECKING:
+    from legation.server.streaming.projection import ProjectedSource
 
 Limit = Annotated[int | None, Meta(ge=1, le=500)]
 Cursor = Annotated[str | None, Meta(pattern=CURSOR)]
@@ -200,6 +195,8 @@ async def read_session_events(
 
     `hasMore` says that the limit cut something off. `generation` is 1 for what was recorded before the first load, and so
     on, or `all`; without it, the newest."""
+    from legation.server.streaming.projection import page
+
     source = await _projected(call, id, schema, include_raw=include_raw, generation=generation)
     return await page(source.projection, offset, limit)
 
@@ -222,6 +219,8 @@ async def follow_session_events(
 
     A `Last-Event-ID`, which browsers send when they connect again, wins over `offset`. A `limit` is taken and does not
     count: there is no end to cut off. The body of one `generation` ends with it."""
+    from legation.server.streaming.projection import frames
+
     source = await _projected(call, id, schema, include_raw=include_raw, generation=generation)
     after = read_position(last_event_id, "Last-Event-ID") if last_event_id else offset
     await source.check_position(after)
@@ -246,6 +245,8 @@ async def stream_turn(
     """Send a message and follow its turn, as server-sent events.
 
     The body ends with the turn, with the session, or at the first permission or question that waits for an answer."""
+    from legation.server.streaming.projection import TurnCursor, TurnReader
+
     source = await _projected(call, id, schema, include_raw=include_raw)
     shown = TurnCursor(source, await source.end())
     judged = shown
@@ -262,6 +263,8 @@ async def stream_turn(
 async def _projected(
     call: Call, session_id: str, schema: Schema, *, include_raw: bool, generation: str | None = None
 ) -> ProjectedSource:
+    from legation.server.streaming.projection import project
+
     services, workspace = call.services, call.principal.workspace
     facts = (await _record(call, session_id)).facts()
     return await project(

@@ -18,26 +18,21 @@ INV-P8  The text of a message is read again only for who is shown its end, havin
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, Literal, NamedTuple, Self, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from legation.errors import LegationError
 from legation.store.codec import WantedCheckpoint
-from legation.store.digest import digest
-from legation.store.log import EventLog
 from legation.store.stream import GROWTH_BYTES, GROWTH_EVENTS, GenerationRange, Stream
-from legation.tasks import TaskSet
 from legation.wire.events import Event
 from legation.wire.universal.messages import MessageProjector, ProjectedMessage
 from legation.wire.universal.output import ProjectedEvent, ProjectedRow
 from legation.wire.universal.projector import STATE_FORMAT, Projector, decode_state, encode_state
-from legation.wire.universal.shapes import NOBODY, STRIDE, SessionFacts
+from legation.wire.universal.shapes import STRIDE, Schema, SessionFacts
 from legation.wire.universal.text import RecalledText
 
 APART: Final = GROWTH_EVENTS  # events of the log between two checkpoints of a reading that passes by
@@ -57,9 +52,6 @@ PASSED_AT_ONCE: Final = 8  # steps of which nothing is shown
 STORED_AT_ONCE: Final = 20_000  # events that are passed while whoever reads that session waits
 ALIGNED: Final = 16  # events: only every so many may have a checkpoint because of their bytes
 
-logger = logging.getLogger("legation.streams")
-
-Schema = Literal["sandbox-agent", "universal"]
 Fold: TypeAlias = Projector | MessageProjector
 FOLDS: Final[dict[Schema, type[Fold]]] = {"sandbox-agent": Projector, "universal": MessageProjector}
 
@@ -494,43 +486,3 @@ class _LogWalk:
             self._checkpoints.add(place, self._floor)
             self._projection.keep_cut(place, self._floor)
         return FoundRows(self._rows[: self._wanted.rows])
-
-
-class CheckpointKeeper:
-    """Keeps the checkpoints of sessions' logs up, also where nobody reads them (INV-P7). `async with`, beside the log."""
-
-    def __init__(self, log: EventLog, kept: Checkpoints, is_session: Callable[[str, str], bool]) -> None:
-        """`is_session` is asked with a workspace and the name of a stream."""
-        self._log = log
-        self._kept = kept
-        self._is_session = is_session
-        self._due: dict[Stream, int] = {}
-        self._tasks = TaskSet("legation-checkpoints")
-
-    async def __aenter__(self) -> Self:
-        self._log.on_growth = self._grew
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._log.on_growth = None
-        await self._tasks.close()
-
-    def _grew(self, stream: Stream, upto: int) -> None:
-        if self._is_session(stream.info().workspace, stream.name):
-            self._due[stream] = upto
-            if not len(self._tasks):
-                self._tasks.start(self._run())
-
-    async def _run(self) -> None:
-        while self._due:
-            stream, upto = self._due.popitem()
-            projection = Projection(stream, self._kept, NOBODY, "sandbox-agent", include_raw=False)
-            try:
-                await projection.store(upto)
-                await digest(stream)  # which is kept, too
-            except LegationError as error:  # whoever reads it folds a longer way
-                logger.warning("cannot store checkpoints of session %s: %s", stream.name, error.code)
-
-    async def settle(self) -> None:
-        """Wait until nothing is due."""
-        await self._tasks.settle()

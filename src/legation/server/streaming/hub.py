@@ -12,16 +12,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, Self, runtime_checkable
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checkable
 
 from legation.clock import Clock
 from legation.errors import Conflict, LegationError, NotFound
 from legation.server.streaming import sse
-from legation.server.streaming.checkpoints import Checkpoints
 from legation.server.streaming.sse import CHUNK_BYTES, NOTHING, Frames
+from legation.store.digest import digest
 from legation.store.log import EventLog
 from legation.store.stream import GenerationRange, Stream
+from legation.tasks import TaskSet
 from legation.wire.events import Event
+from legation.wire.universal.shapes import NOBODY
+
+if TYPE_CHECKING:
+    from legation.server.streaming.checkpoints import Checkpoints
 
 WRITE_TIME: Final = 20e-6  # seconds of the loop that waking one reader and writing to it takes
 LEAST_REST: Final = 1e-3  # seconds: below that a timer costs more than it saves
@@ -379,7 +385,6 @@ class Hub:
         self, log: EventLog, clock: Clock, *, finders: Sequence[Find] = (), cache_bytes: int = CACHE_BYTES
     ) -> None:
         self.delivered = 0
-        self.checkpoints = Checkpoints()  # of the projections of sessions
         self.clock = clock
         self.idle_since: dict[LiveReader, float] = {}  # since when; the longest first
         self._log = log
@@ -391,6 +396,13 @@ class Hub:
         self._closed = False
         self._checking: asyncio.Task[None] | None = None
         self._doubtful = False
+
+    @cached_property
+    def checkpoints(self) -> Checkpoints:
+        """Checkpoints of the projections of sessions, which load when somebody reads one."""
+        from legation.server.streaming.checkpoints import Checkpoints
+
+        return Checkpoints()
 
     @property
     def readers(self) -> int:
@@ -516,3 +528,45 @@ def check_position(source: StreamSource, after: int) -> None:
             " that this number is from, or was restored; read it again from 0",
             {"stream": source.name, "head": source.head},
         )
+
+
+class CheckpointKeeper:
+    """Keeps the checkpoints of sessions' logs up, also where nobody reads them (INV-P7 of `checkpoints`). `async with`, beside the log."""
+
+    def __init__(self, log: EventLog, hub: Hub, is_session: Callable[[str, str], bool]) -> None:
+        """`is_session` is asked with a workspace and the name of a stream."""
+        self._log = log
+        self._hub = hub
+        self._is_session = is_session
+        self._due: dict[Stream, int] = {}
+        self._tasks = TaskSet("legation-checkpoints")
+
+    async def __aenter__(self) -> Self:
+        self._log.on_growth = self._grew
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._log.on_growth = None
+        await self._tasks.close()
+
+    def _grew(self, stream: Stream, upto: int) -> None:
+        if self._is_session(stream.info().workspace, stream.name):
+            self._due[stream] = upto
+            if not len(self._tasks):
+                self._tasks.start(self._run())
+
+    async def _run(self) -> None:
+        from legation.server.streaming.checkpoints import Projection
+
+        while self._due:
+            stream, upto = self._due.popitem()
+            projection = Projection(stream, self._hub.checkpoints, NOBODY, "sandbox-agent", include_raw=False)
+            try:
+                await projection.store(upto)
+                await digest(stream)  # which is kept, too
+            except LegationError as error:  # whoever reads it folds a longer way
+                logger.warning("cannot store checkpoints of session %s: %s", stream.name, error.code)
+
+    async def settle(self) -> None:
+        """Wait until nothing is due."""
+        await self._tasks.settle()

@@ -28,7 +28,6 @@ from legation.server.streaming.checkpoints import (
     STEP,
     Checkpoint,
     Projection,
-    Schema,
     WantedRows,
     row,
     steps,
@@ -46,7 +45,7 @@ from legation.server.streaming.sse import CHUNK_BYTES, Frames
 from legation.store.log import EventLog
 from legation.wire.events import Event
 from legation.wire.universal.output import ProjectedRow, framed, join_frames
-from legation.wire.universal.shapes import STRIDE, SessionFacts
+from legation.wire.universal.shapes import STRIDE, Schema, SessionFacts
 
 TAIL_ROWS: Final = 4096
 TAIL_BYTES: Final = 2 * 1024 * 1024

@@ -44,6 +44,9 @@ def floor(seq: int) -> int:
     return STRIDE * (seq - 1)
 
 
+Schema = Literal["sandbox-agent", "universal"]
+"""What a session's events can be shown as: those of sandbox-agent 0.1.11, or whole messages."""
+
 EventType = Literal[
     "session.started",
     "session.ended",
