@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 from urllib.parse import quote
 
@@ -110,10 +111,11 @@ class EventLog:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._readers = ThreadPoolExecutor(READERS, "legation-log-reader")
+        opening = self._readers.submit(self._backend.open, partial(self.on_loop, self._report))
         try:
-            await self._read(self._backend.open, lambda trouble: self.on_loop(self._report, trouble))
+            await asyncio.wrap_future(opening)
         except BaseException:
-            self._readers.submit(self._backend.close)  # after the opening, which cannot be stopped
+            opening.add_done_callback(lambda _: self._backend.close())  # it cannot be stopped
             self._readers.shutdown(wait=False)
             raise
         self._writer = Writer(self._backend, self, self.on_loop) if self._backend.durable else None
