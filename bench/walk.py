@@ -37,6 +37,7 @@ LIMIT = 90.0  # seconds for anything, on a loaded machine
 # are named themselves. `./dev walk silence` shows what is missing here: nothing but the store should be left, whose
 # threads work for whoever asks.
 TIMERS = (
+    "approvals/queue.py:ApprovalQueue._end.<locals>.change",
     "approvals/transitions.py:expire_due",
     "approvals/transitions.py:supersede_revoked",
     "approvals/upkeep.py:_every",

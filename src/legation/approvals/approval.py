@@ -257,7 +257,8 @@ class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
         if self.confidence is not None:
             _must_be_confidence(self.confidence)
         for words in (self.reasoning, self.message, self.claim):
-            must_be_words(words)
+            if words:
+                must_be_words(words)
 
 
 def _must_be_confidence(value: object) -> None:

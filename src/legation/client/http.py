@@ -100,11 +100,6 @@ def no_lines(what: str, status: int, headers: Mapping[str, str], body: bytes) ->
     return RequestFailure(Unavailable(message), passing=False)
 
 
-def name(target: ServerTarget, method: str, path: str) -> str:
-    """Name a request in messages; its query stays out."""
-    return f"{method} {target.url(path)}"
-
-
 def closed() -> Conflict:
     return Conflict("cannot use a client after it was closed: connect again")
 
@@ -335,7 +330,7 @@ class CallerCore(Generic[H]):
             headers={**headers},
             timeout=read_timeout(self._timeouts, read),
         )
-        return name(at, asked.method, asked.path), sent
+        return f"{asked.method} {at.url(asked.path)}", sent  # in messages its query stays out
 
     def _opened(
         self, machine: Follow[Any], what: str, response: httpx2.Response, body: bytes

@@ -324,7 +324,10 @@ class Seals:
         """Return the digest, and what is stored."""
         salt, plain = os.urandom(_SALT), encode_content(value)
         bound = _bound(self.workspace, owner, server, seq, name)
-        return commitment(salt, plain), self._keys[owner].seal_page(salt + plain, bound)
+        salted = salt + plain
+        return hashlib.sha256(salted).hexdigest(), self._keys[owner].seal_page(
+            salted, bound
+        )  # as `commitment`
 
     def open(self, row: Row) -> OpenedContent:
         owner, place = row["owner"], (row["server"], row["seq"], row["name"])
