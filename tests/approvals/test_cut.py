@@ -22,6 +22,7 @@ from legation.approvals.trace import cut as cuts
 from legation.approvals.trace.chain import Chain, Head, Ledger, chains, untraced, verify
 from legation.approvals.trace.cut import DAY_MS, Slice, cut, finish_purges, old_days, old_steps, purge
 from legation.approvals.trace.export import lines, verify_export
+from legation.approvals.trace.step import ChainStep
 from legation.approvals.transitions import Transitions
 from legation.errors import Conflict
 from legation.store.database.transaction import Queries, rows
@@ -259,6 +260,48 @@ async def test_steps_that_nobody_said_were_cut_are_missing(installation: Install
         11,
         "the steps before it, from 1 on, are missing",
     )
+
+
+@pytest.mark.parametrize("sealed", ["not", "as another", "under a purged key"])
+async def test_who_has_no_key_cannot_say_that_a_beginning_was_cut(
+    installation: Installation, sealed: str
+) -> None:
+    """With all that the database lets somebody write: a good chain from there on, its head, and the head that was kept."""
+    await history(installation)
+    await history(installation, 1, LATER)
+    if sealed != "not":
+        await cut_all(installation)
+    kept = (await is_good(installation)).head
+    rows_ = [dict(each) for each in await installation.sql("select * from trace_step order by seq")]
+    last = rows_[8]  # the first call that is there, or the last day
+    gap = chains_of_steps.TraceCut(rows_[0]["seq"], last["seq"], last["hash"], NOW, last["at"])
+    for table in ("trace_content", "trace_step"):
+        await installation.sql(f"delete from {table} where seq <= {last['seq']}")
+    await installation.sql(f"delete from approval where trace_id = '{last['trace_id']}'")
+    await installation.sql(f"delete from approval where id = '{rows_[0]['approval_id']}'")
+    forged = msgspec.convert(
+        {name: value for name, value in rows_[-1].items() if name != "hash" and value is not None}
+        | {"seq": kept.seq + 1, "prev_hash": kept.hash, "step": "checkpoint"}
+        | {"cut": msgspec.json.encode(gap).decode()},
+        ChainStep,
+    )
+    if sealed == "not":
+        forged = msgspec.structs.replace(forged, content_owner=None, digests=None)
+    if sealed == "as another":  # the words of a checkpoint that is there
+        await installation.sql(
+            "insert into trace_content (workspace_id, server, seq, name, trace_id, owner, body) select workspace_id, server, "
+            f"{forged.seq}, name, trace_id, owner, body from trace_content where name = 'cut'"
+        )
+    if sealed == "under a purged key":
+        await installation.sql("delete from content_key where owner = 'cuts'")
+    await installation.database.transact(
+        rows, Queries("traces").append(**msgspec.structs.asdict(forged), hash=forged.hash)
+    )
+    await installation.sql(f"update trace_head set seq = {forged.seq}, hash = '{forged.hash}'")
+    report = await verify(installation.database, installation.sealer, "local", SERVER, kept)
+    assert (forged.seq, "it says that steps were cut off, and no server of ours sealed that") in [
+        (fault.seq, fault.what) for fault in report.faults
+    ]
 
 
 async def test_a_head_that_was_kept_shows_what_the_chain_follows(installation: Installation) -> None:

@@ -13,7 +13,8 @@ approvals against the trace: every approval that the trace tells of is there, as
 it ended, who answered, whether it was used), and there is none besides.
 
 INV-C4  A chain may begin later than with 1: then a checkpoint in it names the step that its first one follows, by number
-        and hash, and stands as any other step. What was before is cut off, and its approvals with it (`cut.py`).
+        and hash, and stands as any other step. What was before is cut off, and its approvals with it (`cut.py`). What it
+        says is sealed with it: who may write the database and has no key cannot say that a beginning was cut.
 """
 
 from __future__ import annotations
@@ -511,6 +512,8 @@ def _check_contents(verifier: Verifier, seals: Seals, step: ChainStep, stretch: 
             verifier.fault(step.seq, f"its {row['name']} was changed")
             broken.add(row["name"])
     verifier.contents(step, said, purged=purged, broken=broken)
+    if step.cut is not None and not any(each.name == "cut" and each.value == step.cut for each in said):
+        verifier.fault(step.seq, "it says that steps were cut off, and no server of ours sealed that")
 
 
 def _asks(step: ChainStep) -> bool:

@@ -30,6 +30,7 @@ SLICE_ROWS: Final = 200  # rows of one kind in one transaction: some millisecond
 SLICE_BYTES: Final = 2 * 1024 * 1024  # of what they said; but one of them is always taken
 STEP_BYTES: Final = 1200  # of a step with its places in the indexes, about
 DAY_MS: Final = 86_400_000
+CUTS: Final = "cuts"  # the owner of what checkpoints say: of no day, so that no purge takes its key
 
 _SQL: Final = Queries("traces")
 
@@ -158,11 +159,14 @@ def _over(place: dict[str, str], found: Rows, before: int) -> Transaction[list[R
 
 
 def _checkpoint(gap: TraceCut, by: Principal) -> StepDraft:
+    told = msgspec.json.encode(gap).decode()
     return StepDraft(
         step=StepKind.CHECKPOINT,
         call=TracedCall(trace_id=new_trace_id(), agent="legation", tool="trace.cut"),
         by=by,
-        cut=msgspec.json.encode(gap).decode(),
+        cut=told,
+        contents={"cut": told},  # only who has the key can say so
+        owner=CUTS,
     )
 
 

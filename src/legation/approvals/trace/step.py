@@ -45,7 +45,9 @@ LONGEST_ARGUMENT_NAME: Final = 31  # a longer word could be a token
 MAX_CONTENT: Final = 8 * 1024 * 1024  # bytes of one value: some milliseconds to seal, in the writer's thread
 
 # What a step may say: all of it is sealed.
-ContentName: TypeAlias = Literal["params", "context", "result", "error", "reasoning", "message", "claim"]
+ContentName: TypeAlias = Literal[
+    "params", "context", "result", "error", "reasoning", "message", "claim", "cut"
+]
 
 _SALT: Final = 16
 _SQL: Final = Queries("traces")
