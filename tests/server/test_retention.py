@@ -154,6 +154,17 @@ async def test_a_folder_that_another_session_works_in_stays(old: SessionClient) 
     assert "over" in folders(old)
 
 
+async def test_a_folder_that_another_begins_to_work_in_meanwhile_stays(old: SessionClient) -> None:
+    """Nobody did when it was looked for; it may take long until its turn comes."""
+    service, before = old.rig.services.sessions, old.rig.clock.now_ms() - 90 * DAY_MS
+    [folder] = await service.folders_at_rest("local", before)
+    assert folder.name == "over"
+    stream, source = await old.rig.services.log.stream("f"), await old.rig.services.log.stream("over")
+    await stream.set_meta(source.meta)
+    assert not await service.remove_folder_at_rest("local", folder, before)
+    assert "over" in folders(old)
+
+
 async def history_of(talk: SessionClient, calls: int) -> None:
     """Calls of a hundred days ago: three steps each."""
     at = talk.rig.clock.now_ms() - 100 * DAY_MS
