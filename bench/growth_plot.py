@@ -10,8 +10,8 @@ from xml.sax.saxutils import escape
 from bench.growth_rows import ROWS, Curve, Row
 
 COLUMNS: Final = 2
-WIDTH, HEIGHT = 470, 250  # of a panel
-LEFT, RIGHT, TOP, BOTTOM = 46, 190, 34, 34
+WIDTH, HEIGHT = 490, 250  # of a panel
+LEFT, RIGHT, TOP, BOTTOM = 46, 210, 34, 34
 # Of middling lightness: as far from white as from black.
 COLOURS: Final = ("#2a7fd4", "#d9622b", "#2a9d5c", "#b04fc4", "#b8860b", "#7a8791")
 STYLE: Final = """\
