@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from legation.errors import Conflict
 from legation.store import sqlite
-from legation.store.codec import Op, SetState, Sweep
+from legation.store.codec import Op, Part, SetState, Sweep
 from legation.store.log import EventLog
 from legation.store.sqlite import PAGE_BYTES, SqliteBackend
 from legation.store.stream import Stream
@@ -97,3 +98,31 @@ async def test_free_space_goes_back_to_the_disk(tmp_path: Path) -> None:
         after = await log.size()
         assert (after.used < size.used // 10, after.free) == (True, 0)
     assert path.stat().st_size < 2**20
+
+
+@pytest.mark.parametrize("what", ["sweeps", "parts"])
+async def test_what_goes_commit_by_commit_is_refused_when_the_log_is_closed_meanwhile(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "SWEEP_PAGES", 3)
+    monkeypatch.setattr("legation.store.log.PART_BYTES", 1000)
+    kind = {"sweeps": Sweep, "parts": Part}[what]
+    async with asyncio.timeout(60):
+        log = await EventLog(SqliteBackend(tmp_path / "log.db")).__aenter__()
+        stream, commit = await filled(log, "a", 20), log.commit
+        seen = list[Op]()
+
+        async def closing(stream: Stream, op: Op) -> None:
+            seen.append(op)
+            if len([each for each in seen if isinstance(each, kind)]) == 2:
+                await log.__aexit__()
+            await commit(stream, op)
+
+        monkeypatch.setattr(log, "commit", closing)
+        with pytest.raises(Conflict, match="its log is closed"):
+            await (stream.delete() if what == "sweeps" else stream.keep(Draft("x", LONG)))
+        with pytest.raises(Conflict, match="the log is closed"):
+            await log.sweep(stream)
+        async with EventLog(SqliteBackend(tmp_path / "log.db")) as log:
+            await log.sweep_all()
+            assert count(log, "unswept") == 0

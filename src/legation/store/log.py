@@ -316,6 +316,10 @@ class EventLog:
     def commit(self, stream: Stream, op: Op) -> Awaitable[None]:
         """A strict commit, submitted at once: what is returned is done when it is durable and published, and raises
         where it could not be."""
+        if (
+            not self.writable
+        ):  # whoever goes on, commit by commit, when it is closed: nobody would take that, nor refuse it
+            raise log_closed(stream.name)
         done = self._strict[op] = self._loop.create_future()
         stream.advance(op)
         return asyncio.shield(done)
@@ -360,6 +364,7 @@ class EventLog:
         self._progress = asyncio.Event()
 
     async def _read(self, call: Callable[..., _R], *args: Any) -> _R:
+        self.must_be_readable("its store")
         return await self._loop.run_in_executor(self._readers, call, *args)
 
 

@@ -165,6 +165,25 @@ async def test_a_log_from_before_there_were_digests_is_read_once(tmp_path: Path)
     assert counts[0] >= MANY // 10 > counts[1]
 
 
+async def test_what_grows_when_the_keeper_has_just_ended_is_kept_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with started(tmp_path) as (_, log, _, keeper):
+        stream = await log.stream("demo")
+        await stream.append(drafts(ACTIVE))
+        seen = list[int]()
+
+        async def last(stream: Stream) -> None:
+            seen.append(stream.head)
+            if len(seen) == 1:  # before its task is known to have ended
+                asyncio.get_running_loop().call_soon(keeper._grew, stream, 1)
+
+        monkeypatch.setattr("legation.server.streaming.hub.digest", last)
+        keeper._grew(stream, 1)
+        await keeper.settle()
+        assert len(seen) == 2
+
+
 async def test_checkpoints_hold_no_text_however_long_a_message_is(tmp_path: Path) -> None:
     """INV-P2, in bytes: after a whole reading, and with a live reader."""
     kept: dict[int, int] = {}

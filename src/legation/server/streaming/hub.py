@@ -539,6 +539,7 @@ class CheckpointKeeper:
         self._hub = hub
         self._is_session = is_session
         self._due: dict[Stream, int] = {}
+        self._at_work = False  # until it has seen that nothing is due: its task ends a little later
         self._tasks = TaskSet("legation-checkpoints")
 
     async def __aenter__(self) -> Self:
@@ -552,20 +553,26 @@ class CheckpointKeeper:
     def _grew(self, stream: Stream, upto: int) -> None:
         if self._is_session(stream.info().workspace, stream.name):
             self._due[stream] = upto
-            if not len(self._tasks):
+            if not self._at_work:
+                self._at_work = True
                 self._tasks.start(self._run())
 
     async def _run(self) -> None:
         from legation.server.streaming.checkpoints import Projection
 
-        while self._due:
-            stream, upto = self._due.popitem()
-            projection = Projection(stream, self._hub.checkpoints, NOBODY, "sandbox-agent", include_raw=False)
-            try:
-                await projection.store(upto)
-                await digest(stream)  # which is kept, too
-            except LegationError as error:  # whoever reads it folds a longer way
-                logger.warning("cannot store checkpoints of session %s: %s", stream.name, error.code)
+        try:
+            while self._due:
+                stream, upto = self._due.popitem()
+                projection = Projection(
+                    stream, self._hub.checkpoints, NOBODY, "sandbox-agent", include_raw=False
+                )
+                try:
+                    await projection.store(upto)
+                    await digest(stream)  # which is kept, too
+                except LegationError as error:  # whoever reads it folds a longer way
+                    logger.warning("cannot store checkpoints of session %s: %s", stream.name, error.code)
+        finally:
+            self._at_work = False
 
     async def settle(self) -> None:
         """Wait until nothing is due."""
