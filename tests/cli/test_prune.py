@@ -43,6 +43,8 @@ def test_what_is_old_is_shown_and_goes_where_somebody_says_so(tmp_path: Path) ->
         # Three mistakes, and nobody to ask: each says what to do.
         code, _, err = prune("--older-than", "ninety", "--dry-run")
         assert (code, '"90d"' in err) == (2, True)
+        code, _, err = prune("--older-than", "90", "--dry-run")
+        assert (code, '"90d"' in err) == (2, True)
         code, _, err = prune("--older-than", "90d", "--kind", "logs")
         assert (code, '"sessions", "work", "content", "traces"' in err) == (2, True)
         code, _, err = prune()

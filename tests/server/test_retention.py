@@ -261,6 +261,7 @@ async def test_of_two_at_once_one_is_refused(old: SessionClient) -> None:
     [
         ({"olderThan": "soon"}, "$.olderThan"),
         ({"olderThan": "-1d"}, "$.olderThan"),
+        ({"olderThan": "90"}, "$.olderThan"),  # days, to whoever writes it
         ({"olderThan": "90d", "kinds": ["logs"]}, "$.kinds[0]"),
         ({}, "$.olderThan"),
     ],

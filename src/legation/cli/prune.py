@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
@@ -21,8 +22,7 @@ from legation.cli.command import (
     say_json,
 )
 from legation.errors import Cancelled, InvalidParams, StorageFailed
-from legation.settings import Age, Unusable
-from legation.wire.api.server import USUAL_KINDS, PruneKind, PruneProgress
+from legation.wire.api.server import AGE_PATTERN, USUAL_KINDS, PruneKind, PruneProgress
 
 if TYPE_CHECKING:
     from legation.client import Legation
@@ -72,10 +72,10 @@ def prune(
     A session that runs, waits or is asked about stays, however old. It may be interrupted (Ctrl-C) at any time, and done
     again. To have it done by itself, set keep_sessions, keep_work, keep_content or keep_traces.
     """
-    try:
-        Age(older_than)
-    except Unusable as error:
-        raise InvalidParams(f"cannot prune: --older-than {error}") from None
+    if not re.search(AGE_PATTERN, older_than):
+        raise InvalidParams(
+            'cannot prune: --older-than is not understood: write an age like "90d", "36h" or "30m"'
+        )
     kinds = [*dict.fromkeys(kind or USUAL_KINDS)]
     with connect(settings) as server:
         if dry_run:

@@ -19,11 +19,11 @@ import legation
 from legation.agents.catalogue.entries import CUSTOM_FILE
 from legation.approvals.policy.document import Problems
 from legation.approvals.policy.load import files_of
-from legation.errors import Conflict, Forbidden, InvalidParams, LegationError, Unavailable
+from legation.errors import Conflict, Forbidden, LegationError, Unavailable
 from legation.server.http.openapi import PROBLEM_MEDIA
 from legation.server.http.routes import OPEN, Call, Routes, needs
 from legation.server.routes.traces import NDJSON
-from legation.settings import Age, Settings, Unusable, config_file
+from legation.settings import Age, Settings, config_file
 from legation.store.audit import record
 from legation.store.backup import Written, archive
 from legation.store.secrets.sealer import drop_older_keys, open_key_file, rotate_key_file
@@ -213,10 +213,7 @@ async def prune(call: Call, body: Prune) -> Response:
     be broken off at any time, and done again.
     """
     services = call.services
-    try:
-        age = Age(body.older_than)
-    except Unusable as error:
-        raise InvalidParams(f"cannot prune: `olderThan` {error}", {"path": "$.olderThan"}) from None
+    age = Age(body.older_than)
     if services.retention.pruning.locked():
         raise Conflict("cannot prune now: another prune is under way; try again when it is done")
     told = services.retention.prune(call.principal, body.kinds or USUAL_KINDS, age, dry=body.dry_run)

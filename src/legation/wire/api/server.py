@@ -46,10 +46,15 @@ PruneKind = Literal["sessions", "work", "content", "traces"]
 USUAL_KINDS: Final[tuple[PruneKind, ...]] = ("sessions", "work", "content")
 
 
+# With a unit: whoever writes 90 means days, and would lose all but the last 90 seconds.
+AGE_PATTERN: Final = r"^([0-9]{1,4}d|[0-9]{1,5}h|[0-9]{1,6}[ms])$(?!\n)"
+Age = Annotated[str, Meta(pattern=AGE_PATTERN, description='an age like "90d", "36h" or "30m"')]
+
+
 class Prune(RequestBody, kw_only=True):
     """`olderThan`: an age such as `90d`. `kinds`: what goes; without it `sessions`, `work` and `content`."""
 
-    older_than: Annotated[str, Meta(min_length=1, max_length=32)]
+    older_than: Age
     kinds: list[PruneKind] | None = None
     dry_run: bool = False
 
