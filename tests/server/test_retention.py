@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from legation.approvals.trace import cut
 from legation.approvals.trace.cut import DAY_MS
 from legation.approvals.trace.step import ContentName, StepDraft, StepKind, TracedCall
 from legation.server import retention
+from legation.store.database.sqlite import SqliteDatabase, connect
 from legation.store.sizes import KINDS, MOST_SAMPLES, Sample, growth, history, keep
 from legation.wire.api.server import PruneKind
 
@@ -377,6 +379,38 @@ async def test_sizes_are_told_by_kind_and_kept_for_a_week(old: SessionClient) ->
     kept = history(data_dir)
     assert len(kept) <= MOST_SAMPLES
     assert kept[-1].at - kept[0].at <= 7 * DAY_MS
+
+
+async def test_a_sample_gives_way_to_scrubbing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the log cannot be emptied, and whoever reads or writes waits for the sample meanwhile."""
+    monkeypatch.setattr(retention, "_PROGRESS", 1)
+    looks, goes_on = threading.Event(), threading.Event()
+    meanwhile: list[int] = []
+
+    class Stop(threading.Event):
+        asked = 0
+
+        def is_set(self) -> bool:
+            self.asked += 1
+            if database.scrubbing.locked():
+                meanwhile.append(self.asked)
+            elif self.asked == 10:  # it is in the middle of its look
+                looks.set()
+                assert goes_on.wait(60)
+            return False
+
+    async with SqliteDatabase(tmp_path / "x.db") as database:
+        await database.migrate()
+        tables = asyncio.create_task(asyncio.to_thread(retention._tables_of, database, Stop()))
+        assert await asyncio.to_thread(looks.wait, 60)
+        with database.scrubbing:
+            goes_on.set()
+            with closing(connect(database.path)) as connection:
+                connection.execute("pragma busy_timeout = 60000")
+                assert connection.execute("pragma wal_checkpoint(truncate)").fetchone()[0] == 0
+            assert len(meanwhile) <= 2  # the look that waited, and whether there is to be another
+            assert not tables.done()
+        assert (await tables)["trace_step"] > 0
 
 
 async def test_a_status_looks_at_no_table(old: SessionClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -280,15 +280,28 @@ def _free() -> Transaction[int]:
 
 async def _tables(database: Database, stop: threading.Event) -> dict[str, int]:
     if isinstance(database, SqliteDatabase):
-        return await in_thread(_tables_of, database.path, stop)
+        return await in_thread(_tables_of, database, stop)
     return {row["name"]: row["bytes"] for row in await database.read(rows, _SIZES.tables())}
 
 
-def _tables_of(path: Path, stop: threading.Event) -> dict[str, int]:
-    """Look with a connection of its own: readers of the database do not wait for it."""
-    with closing(connect(path)) as connection:
-        connection.set_progress_handler(stop.is_set, _PROGRESS)
-        try:
-            return dict(connection.execute(_SIZES.tables().query.sqlite).fetchall())
-        except sqlite3.OperationalError:  # an SQLite without `dbstat`, or it was stopped
-            return {"": path.stat().st_size}
+def _tables_of(database: SqliteDatabase, stop: threading.Event) -> dict[str, int]:
+    """Look with a connection of its own: readers of the database do not wait for it. Scrubbing would, and everybody for that:
+    it gives way, and looks again."""
+    gave_way = True
+
+    def must_stop() -> bool:
+        nonlocal gave_way
+        gave_way = database.scrubbing.locked()
+        return gave_way or stop.is_set()
+
+    while gave_way and not stop.is_set():
+        gave_way = False
+        with database.scrubbing:
+            pass
+        with closing(connect(database.path)) as connection:
+            connection.set_progress_handler(must_stop, _PROGRESS)
+            try:
+                return dict(connection.execute(_SIZES.tables().query.sqlite).fetchall())
+            except sqlite3.OperationalError:  # an SQLite without `dbstat`, or it was stopped
+                continue
+    return {"": database.path.stat().st_size}

@@ -437,9 +437,8 @@ class SessionService:
         record = await self.records.find(workspace, folder.name)
         if record is not None and not (_is_over(record) and is_at_rest(record, before_ms)):
             return False
-        if await self._is_used(
-            folder, (workspace, folder.name)
-        ):  # since it was listed: others were walked through
+        # It may be since it was listed: others were walked through.
+        if await self._is_used(folder, (workspace, folder.name)):
             return False
         if record is not None or await self.records.was_deleted(workspace, folder.name):
             await asyncio.to_thread(self._discard, folder)

@@ -135,7 +135,7 @@ class SqliteDatabase:
         self._connections: list[sqlite3.Connection] = []
         # For each reader its connection, made when it is first needed. The last one used has the warmest pages.
         self._slots: queue.LifoQueue[sqlite3.Connection | None] = queue.LifoQueue()
-        self._scrubbing = threading.Lock()
+        self.scrubbing = threading.Lock()  # held meanwhile: whoever else reads the file for long gives way
         self._open = False
         self._failed_at: float | None = None  # when the last group was not taken
 
@@ -203,7 +203,7 @@ class SqliteDatabase:
 
     def _scrub(self) -> None:
         # The log is emptied where nobody reads: those that read are waited for, and those that come wait.
-        with self._scrubbing, ExitStack() as slots:
+        with self.scrubbing, ExitStack() as slots:
             for _ in range(READERS):
                 slots.callback(self._slots.put, self._slots.get())
             with _storage(self.path), closing(connect(self.path)) as connection:

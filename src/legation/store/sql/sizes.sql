@@ -1,7 +1,7 @@
 -- name: tables [sqlite]
--- Bytes of each table with its indexes. It looks at every page of the file.
-select m.tbl_name as name, sum(s.pgsize) as bytes from dbstat s join sqlite_master m on m.name = s.name
-where s.aggregate = 1 group by m.tbl_name;
+-- Bytes of each table with its indexes. It looks at every page of the file, a row each: so it can be stopped in a large one.
+select m.tbl_name as name, sum(s.pgsize) as bytes from sqlite_master m cross join dbstat s on s.name = m.name
+group by m.tbl_name;
 
 -- name: tables [postgres]
 -- Bytes of each table with its indexes.
