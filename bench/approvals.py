@@ -15,18 +15,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bench.measure import Sample, Stopwatch, emit
-from legation.approvals.approval import Approval, ApprovalAnswer, Proposal, new_approval_id
+from legation.approvals.approval import Approval, ApprovalAnswer, Proposal, Waiter, new_approval_id
 from legation.approvals.door import Door
 from legation.approvals.listing import ApprovalFilter, page, views
 from legation.approvals.policies import Policies
 from legation.approvals.policy.facts import Facts
-from legation.approvals.queue import ApprovalQueue, Attendance
+from legation.approvals.queue import ApprovalQueue
 from legation.approvals.request import DoorRequest
 from legation.approvals.trace import entries
 from legation.approvals.trace.chain import Chain, Ledger
 from legation.approvals.trace.entries import TraceFilter
 from legation.approvals.trace.step import new_trace_id
 from legation.approvals.transitions import Transitions
+from legation.approvals.upkeep import SignsOfLife
 from legation.clock import SystemClock
 from legation.secret import Secret
 from legation.store.database.postgres import PostgresDatabase
@@ -85,7 +86,7 @@ def proposal(number: int) -> Proposal:
         id=new_approval_id(NOW + number),
         trace_id=new_trace_id(),
         workspace="local",
-        waiter="ins_1",
+        waiter=Waiter("session:bench", "bench"),
         requester_kind="process",
         requester="bench",
         action=action(number),
@@ -132,9 +133,9 @@ async def measure(database: SqliteDatabase | PostgresDatabase, scratch: Path) ->
     sealer = Sealer(KeyRing(make_key(Secret(new_key_text(), "vault-key"))))
     chain = Chain("bench", sealer, at_once=database.dialect == "postgres")
     ledger, approvals = Ledger(database, chain), Transitions(chain)
-    door = Door(
-        ApprovalQueue(ledger, SystemClock(), "bench"), rules(scratch), Attendance(database, SystemClock())
-    )
+    inbox = ApprovalQueue(ledger, SystemClock(), "bench")
+    await SignsOfLife().sign(inbox)
+    door = Door(inbox, rules(scratch))
     await database.transact(run, "workspace")
     for start in range(0, PENDING, AT_ONCE):
         await ledger.transact("local", fill, approvals, range(start, start + AT_ONCE))

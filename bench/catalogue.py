@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from bench.flood import BIG_LINE, SMALL_LINE
-from bench.harness import Benchmark, Candidate, Target, metric, times
+from bench.harness import Benchmark, Candidate, Target, metric, over, times
 from bench.measure import CPU, RATE
 
 # Enough to run for a second or more; the SDK is slower by an order, so it gets fewer of the same lines.
@@ -37,6 +37,12 @@ BIG = Candidate("legation-1MB", "bench.flood_log", ("memory", BIG_LINES, str(BIG
 BIG_BARE = Candidate("bare-splitter-1MB", "bench.flood_bare", (BIG_LINES, str(BIG_LINE)), counterpart=True)
 REPLAY_SQLITE = Candidate("replay-sqlite", "bench.replay", ("sqlite",))
 REPLAY_JSONL = Candidate("replay-jsonl", "bench.replay", ("jsonl",))
+RUNNER_EVENTS = "50000"
+RUNNER_HOST = Candidate("host-of-runner", "bench.runner", ("host", RUNNER_EVENTS, "call"))
+RUNNER_SMALL = Candidate("runner-small-snapshot", "bench.runner", ("runner", RUNNER_EVENTS, "call"))
+RUNNER_HOST_CAP = Candidate("host-of-runner-at-cap", "bench.runner", ("host", RUNNER_EVENTS, "message"))
+RUNNER_CAP = Candidate("runner-snapshot-at-cap", "bench.runner", ("runner", RUNNER_EVENTS, "message"))
+RUNNER_DOWN = Candidate("runner-caller-down", "bench.runner", ("down",))
 ACKS_50 = Candidate("50-sessions", "bench.acks", ("50",))
 ACKS_500 = Candidate("500-sessions", "bench.acks", ("500",))
 START_PYTHON = Candidate("python-alone", "bench.start", ("-c", "pass"), counterpart=True)
@@ -48,8 +54,28 @@ SSE_QUEUE = Candidate(
     "sse-queue-per-reader", "bench.sse", ("queue", READERS, "1000", FLAT_OUT), counterpart=True
 )
 UP = Candidate("legation-up", "bench.up")
+SERVED_WITH = (
+    "uvicorn, starlette.applications, msgspec, uvloop, cryptography.hazmat.primitives.ciphers.aead, sqlite3"
+)
+IMPORTS = Candidate("imports-alone", "bench.start", ("-c", f"import {SERVED_WITH}"), counterpart=True)
+PAGE = Candidate("dashboard", "bench.page")
 APPROVALS_SQLITE = Candidate("approvals-sqlite", "bench.approvals", ("sqlite",))
 APPROVALS_POSTGRES = Candidate("approvals-postgres", "bench.approvals", ("postgres",))
+PASSED = (
+    Candidate("passed-1", "bench.passed", ("flood", "1", "100000", "50")),
+    Candidate("passed-50", "bench.passed", ("flood", "50", "20000", "50")),
+    Candidate("passed-paced-50", "bench.passed", ("paced", "50", "600", "50")),
+    Candidate("passed-stored-20", "bench.passed", ("stored", "20", "40000", "50")),
+)
+RUNS_STEPS = Candidate("runs-steps", "bench.runs", ("steps",))
+RUNS_RIVAL = Candidate("procrastinate", "bench.runs", ("procrastinate",), counterpart=True)
+RUNS_EMPTY = Candidate("runs-empty-claim", "bench.runs", ("empty",))
+RUNS_PICKUP = Candidate("runs-pick-up", "bench.runs", ("pickup",))
+RUNS_IDLE = Candidate("runs-idle", "bench.runs", ("idle",))
+HOT_SQLITE = Candidate("hot-sqlite", "bench.hot", ("sqlite",))
+HOT_POSTGRES = Candidate("hot-postgres", "bench.hot", ("postgres",))
+SUBMIT_SQLITE = Candidate("submissions-sqlite", "bench.submissions", ("sqlite",))
+SUBMIT_POSTGRES = Candidate("submissions-postgres", "bench.submissions", ("postgres",))
 INSTALL = Candidate("base-install", "bench.install")
 POSTS = "24000"
 HTTP = Candidate("legation-http", "bench.http_post", ("legation", POSTS))
@@ -193,10 +219,26 @@ BENCHMARKS = (
         (Target("CPU seconds of --version", metric(START_VERSION, "CPU s"), "at most", 0.3),),
     ),
     Benchmark(
+        "page",
+        "the dashboard in Chromium: 50,000 recorded events opened and scrolled at 3,000 px/s, an ask answered by keyboard",
+        (PAGE,),
+        (
+            Target("seconds until the last row is seen", metric(PAGE, "open s"), "at most", 2),
+            Target("frames a second, median", metric(PAGE, "frames/s"), bound=50),
+            Target("ms of a frame, 95th percentile", metric(PAGE, "p95 frame ms"), "at most", 34),
+            Target("seconds from the ask to its answer", metric(PAGE, "asked to answered s"), "at most", 1),
+        ),
+        rounds=1,
+        only_by_name=True,
+    ),
+    Benchmark(
         "up",
         "`legation up` on a folder that exists: from its start to its line, idle, and from TERM to its end",
-        (UP,),
+        (UP, IMPORTS),
         (
+            Target(
+                "times the CPU of importing what it serves with", times(UP, IMPORTS, "CPU s"), "at most", 2
+            ),
             Target("seconds until ready", metric(UP, "ready s"), "at most", 1),
             Target("MB when idle", metric(UP, "idle MB"), "at most", 60),
             Target("seconds to stop", metric(UP, "stop s"), "at most", 1),
@@ -212,6 +254,58 @@ BENCHMARKS = (
             for what, bound in (("page ms", 20), ("glob page ms", 20), ("resolve ms", 10))
         ),
         rounds=1,
+    ),
+    Benchmark(
+        "hot",
+        "50 callers at one bucket, at the vault, at approvals to answer, and at the door; Postgres with fsync on",
+        (HOT_SQLITE, HOT_POSTGRES),
+        tuple(
+            Target(f"{name}: {what}/s", metric(candidate, f"{what}/s"))
+            for name, candidate in (("SQLite", HOT_SQLITE), ("Postgres", HOT_POSTGRES))
+            for what in ("takes", "puts", "answers", "decisions")
+        ),
+    ),
+    Benchmark(
+        "submissions",
+        "runs of 1 KB submitted over HTTP by 32 clients, beside one-row commits from 32 connections; Postgres with fsync on",
+        (SUBMIT_SQLITE, SUBMIT_POSTGRES),
+        (
+            Target("SQLite: submissions/s", metric(SUBMIT_SQLITE, "submissions/s"), bound=500),
+            Target("Postgres: of one-row commits/s", metric(SUBMIT_POSTGRES, "of commits"), bound=0.5),
+        ),
+        only_by_name=True,
+    ),
+    Benchmark(
+        "runs",
+        "empty steps of four workers, fenced; a claim that finds nothing; pick-up; an idle worker. Postgres with fsync on",
+        (RUNS_STEPS, RUNS_EMPTY, RUNS_PICKUP, RUNS_IDLE),
+        (
+            Target("steps/s", metric(RUNS_STEPS, "steps/s")),
+            Target("empty claim among 500,000, ms", metric(RUNS_EMPTY, "ms, p50"), "at most", 1),
+            Target(
+                "pick-up beyond its commits, ms", metric(RUNS_PICKUP, "ms beyond commits, p50"), "at most", 10
+            ),
+            Target(
+                "idle, all due in an hour, %",
+                metric(RUNS_IDLE, "% of a core, due in an hour"),
+                "at most",
+                0.5,
+            ),
+            Target("idle at the cap, %", metric(RUNS_IDLE, "% of a core, at the cap"), "at most", 0.5),
+        ),
+        only_by_name=True,
+        rounds=1,
+    ),
+    Benchmark(
+        "runs-rival",
+        "the same steps beside procrastinate's jobs; needs an interpreter that has it (bench/runs.py)",
+        (RUNS_STEPS, RUNS_RIVAL),
+        (
+            Target(
+                "steps, as a multiple of its jobs", times(RUNS_STEPS, RUNS_RIVAL, "steps/s"), "at least", 10
+            ),
+        ),
+        only_by_name=True,
     ),
     Benchmark(
         "http-post",
@@ -249,6 +343,15 @@ BENCHMARKS = (
         ),
     ),
     Benchmark(
+        "passed",
+        "a session's stream that another server on the same Postgres passes on: processor time of both",
+        PASSED,
+        tuple(
+            Target(f"{each.name}: of the owner's", metric(each, "passing/owner"), "at most", 1)
+            for each in PASSED
+        ),
+    ),
+    Benchmark(
         "faces",
         "both surfaces of Legation, `acp` as a multiple of `sessions`: bytes that are written, 50 readers",
         (WRITTEN_ACP, WRITTEN_SESSIONS, READERS_ACP, READERS_SESSIONS),
@@ -283,6 +386,18 @@ BENCHMARKS = (
         ),
         only_by_name=True,
         rounds=1,
+    ),
+    Benchmark(
+        "runner",
+        "a runner's own process: a notification over an in-process host, and 100,000 while its caller is down",
+        (RUNNER_HOST, RUNNER_SMALL, RUNNER_HOST_CAP, RUNNER_CAP, RUNNER_DOWN),
+        (
+            Target("CPU µs over the host", over(RUNNER_SMALL, RUNNER_HOST, CPU), "at most", 15),
+            Target("the same, snapshot at its cap", over(RUNNER_CAP, RUNNER_HOST_CAP, CPU), "at most", 25),
+            Target("resident MB, caller down", metric(RUNNER_DOWN, "MB, down"), "at most", 80),
+            Target("caught up, of the rate of bare POSTs", metric(RUNNER_DOWN, "of bare"), bound=0.5),
+        ),
+        only_by_name=True,
     ),
     Benchmark(
         "rival",

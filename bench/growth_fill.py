@@ -244,6 +244,7 @@ async def allow(services: Services, numbers: Sequence[int], clock: PastClock) ->
 
 async def deny(services: Services, numbers: Sequence[int]) -> None:
     """Calls that a person was asked about, and said no: an approval's whole life in two steps of its own."""
+    from legation.approvals import approval as approvals
     from legation.approvals.approval import ApprovalAnswer, Proposal, new_approval_id
     from legation.approvals.trace.step import new_trace_id
     from legation.wire.principal import Principal
@@ -255,6 +256,12 @@ async def deny(services: Services, numbers: Sequence[int]) -> None:
     )
     answer = ApprovalAnswer(approve=False, reasoning="not in this project", confidence=0.9)
 
+    inbox: Any = services.inbox
+    # An older tree's waiter was the process itself.
+    waiter: Any = (
+        approvals.Waiter("session:growth", inbox.holder) if hasattr(approvals, "Waiter") else inbox.waiter
+    )
+
     def lives(some: Sequence[int]) -> Generator[Any, Any, None]:
         for number in some:
             at = number * CALL_MS
@@ -262,7 +269,7 @@ async def deny(services: Services, numbers: Sequence[int]) -> None:
                 id=new_approval_id(at),
                 trace_id=new_trace_id(),
                 workspace=workspace,
-                waiter=services.inbox.waiter,
+                waiter=waiter,
                 requester_kind="process",
                 requester="bench",
                 action=action(number),

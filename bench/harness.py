@@ -93,6 +93,10 @@ def times(candidate: Candidate, other: Candidate, name: str) -> Callable[[Round]
     return lambda found: found[candidate.name][name] / found[other.name][name]
 
 
+def over(candidate: Candidate, other: Candidate, name: str) -> Callable[[Round], float]:
+    return lambda found: found[candidate.name][name] - found[other.name][name]
+
+
 def run(benchmarks: Sequence[Benchmark], scratch: Path, tell: Callable[[str], None]) -> list[Outcome]:
     rounds: list[dict[str, Sample]] = []
     failures: dict[str, str] = {}

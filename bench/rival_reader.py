@@ -9,6 +9,7 @@ from typing import cast
 
 READ = 256 * 1024
 TAIL = 64  # bytes of a read that are looked at again with the next one: a mark may be cut in two
+_CHUNKED = re.compile(rb"\r\n[0-9a-f]+\r\n")  # between two chunks: what is passed on is cut anywhere
 _SENT = re.compile(rb"#\d{8}# at (\d+) ns")
 
 
@@ -51,7 +52,7 @@ class Reader(asyncio.BufferedProtocol):
 
     def buffer_updated(self, size: int) -> None:
         self.greeted.set()
-        data = self._rest + self.buffer[:size]
+        data = _CHUNKED.sub(b"", self._rest + self.buffer[:size])
         end = 0
         for found in self._mark.finditer(data):
             number, end = int(found[1]), found.end()

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -98,9 +98,14 @@ def _family(pid: int) -> Iterator[int]:
 
 @contextmanager
 def started(
-    side: Side, home: Path, agent: tuple[str, ...], program: tuple[str, ...] = LEGATION
+    side: Side,
+    home: Path,
+    agent: tuple[str, ...],
+    program: tuple[str, ...] = LEGATION,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
-    """`agent` is the command that both of them start, for every session; `program` is Legation's own."""
+    """`agent` is the command that both of them start, for every session; `program` is Legation's own, and so are the
+    `settings`."""
     (home / "work").mkdir(parents=True, exist_ok=True)
     launcher = home / AGENT
     launcher.write_text(f"#!/bin/sh\nexec {' '.join(agent)} {AGENT}\n")
@@ -109,7 +114,7 @@ def started(
     if side == "sandbox-agent":
         starting = _sandbox_agent(home, launcher, environment)
     else:
-        starting = _legation(home, launcher, environment, program)
+        starting = _legation(home, launcher, {**environment, **(settings or {})}, program)
     with starting as server:
         yield server
 

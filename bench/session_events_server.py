@@ -41,7 +41,7 @@ FACTS = SessionFacts(SESSION, "rehearsal", "native", Metadata("rehearsal"))
 class Records:
     """Of one session, and of what is asked of it here."""
 
-    def get(self, _workspace: str, _session_id: str) -> Records:
+    async def get(self, _workspace: str, _session_id: str) -> Records:
         return self
 
     def facts(self) -> SessionFacts:

@@ -38,9 +38,12 @@ LIMIT = 90.0  # seconds for anything, on a loaded machine
 # threads work for whoever asks.
 TIMERS = (
     "approvals/queue.py:ApprovalQueue._end.<locals>.change",
+    "approvals/calls.py:KeyedCalls._adopt_again",
+    "approvals/sweep.py:ApprovalSweep.run",
     "approvals/transitions.py:expire_due",
     "approvals/transitions.py:supersede_revoked",
     "approvals/upkeep.py:_every",
+    "approvals/upkeep.py:_sign",
     "approvals/policies.py:Policies.follow",
     "approvals/policies.py:PolicyWatcher._look",
     "proc/child.py:Child._live",
@@ -49,6 +52,7 @@ TIMERS = (
     "server/http/server.py:UvicornServer.main_loop",
     "server/sessions/agents.py:SessionAgents._stop_idle",
     "server/streaming/hub.py:Hub._keep_alive",
+    "server/streaming/hub.py:Hub._check_credentials",
     "server/instance.py:_sweep_again",
     "server/installation.py:_keep_again",
     "server/installation.py:_raise_mark",

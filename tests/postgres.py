@@ -37,10 +37,10 @@ EMPTY, MIGRATED = "template1", "migrated"  # databases to make a new one from
 USERS = "users"  # the pipe that is open for writing as long as somebody uses the server
 # What nobody needs of data that is gone with the run: to be safe on the disk, to be copied elsewhere, to be tidied up.
 OPTIONS = (
-    "listen_addresses=", "max_connections=400", "fsync=off", "full_page_writes=off", "synchronous_commit=off",
-    "wal_level=minimal", "max_wal_senders=0", "autovacuum=off",
+    "listen_addresses=", "max_connections=400", "wal_level=minimal", "max_wal_senders=0", "autovacuum=off",
     "dynamic_shared_memory_type=mmap",  # in its folder, and gone with it
 )  # fmt: skip
+FORGETFUL = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
 
 _numbers = count(1)
 
@@ -101,6 +101,11 @@ class Postgres:
             for process in reversed(stopped):
                 os.kill(process, signal.SIGCONT)
 
+    def restart(self) -> None:
+        """End it at once, as a crash would, and start it again."""
+        data, log = str(self.folder / "data"), str(self.folder / "log")
+        self.run("pg_ctl", "-D", data, "-w", "-m", "immediate", "-l", log, "restart", user=_user())
+
     def dump(self, url: Secret) -> str:
         """Everything in the database as text."""
         return self.run("pg_dump", "--inserts", "-h", str(self.folder), "-U", "legation", database_name(url))
@@ -111,11 +116,12 @@ def database_name(url: Secret) -> str:
 
 
 @contextmanager
-def running_postgres() -> Iterator[Postgres]:
-    """One that nobody else uses, such as one to freeze."""
-    folder, users = _start()
+def running_postgres(*, durable: bool = False, parent: Path | None = None) -> Iterator[Postgres]:
+    """One that nobody else uses, such as one to freeze. `durable`: what it has acknowledged is there after a restart;
+    `parent`: its data is in a folder there."""
+    folder, users = _start(durable=durable, parent=parent)
     try:
-        yield Postgres(_packaged() / "bin", folder)
+        yield _at(folder)
     finally:
         os.close(users)
 
@@ -131,20 +137,27 @@ def shared_postgres(run: Path) -> Iterator[Postgres]:
             folder, users = _start()
             started.write_text(str(folder))
     try:
-        yield Postgres(_packaged() / "bin", folder)
+        yield _at(folder)
     finally:
         os.close(users)
 
 
-def _start() -> tuple[Path, int]:
+def _at(folder: Path) -> Postgres:
+    """One that runs there. Its programs are those that its user can reach."""
+    packaged = _packaged()
+    copied = folder / packaged.parent.name / packaged.name
+    return Postgres((copied if copied.exists() else packaged) / "bin", folder)
+
+
+def _start(*, durable: bool = False, parent: Path | None = None) -> tuple[Path, int]:
     """The folder of a new one, and the pipe to hold while it is used."""
-    folder = Path(tempfile.mkdtemp(prefix="legation-pg-", dir=_memory_folder()))
+    folder = Path(tempfile.mkdtemp(prefix="legation-pg-", dir=parent or _memory_folder()))
     os.mkfifo(folder / USERS)
     watched = os.open(folder / USERS, os.O_RDONLY | os.O_NONBLOCK)
     users = os.open(folder / USERS, os.O_WRONLY)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tests.postgres", folder],
+            [sys.executable, "-m", "tests.postgres", folder, *(["durable"] if durable else [])],
             cwd=ROOT,
             stdin=watched,
             capture_output=True,
@@ -195,13 +208,13 @@ def _packaged() -> Path:
     return Path(spec.origin).parent / "pginstall18"
 
 
-def _serve(folder: Path) -> None:
+def _serve(folder: Path, *, durable: bool) -> None:
     """Returns to whoever started us when the server is up; it is ended in the background when nobody uses it any more."""
     try:
         postgres, user = _prepare(folder)
         data = str(folder / "data")
-        options = [word for option in OPTIONS for word in ("-c", option)]
-        told = " ".join([*options, "-c", f"unix_socket_directories={folder}"])
+        options = OPTIONS if durable else (*OPTIONS, *FORGETFUL)
+        told = " ".join(f"-c {option}" for option in (*options, f"unix_socket_directories={folder}"))
         postgres.run("pg_ctl", "-D", data, "-w", "-l", str(folder / "log"), "-o", told, "start", user=user)
         try:
             postgres.execute(f"create database {MIGRATED}")
@@ -216,10 +229,14 @@ def _serve(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _user() -> str | None:
+    return "nobody" if os.geteuid() == 0 else None
+
+
 def _prepare(folder: Path) -> tuple[Postgres, str | None]:
     """The data of a new one, and the user who runs it."""
     packaged = _packaged()
-    user = "nobody" if os.geteuid() == 0 else None
+    user = _user()
     binaries = packaged / "bin"
     if user:
         package = packaged.parent
@@ -268,4 +285,4 @@ def _until_unused(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    _serve(Path(sys.argv[1]))
+    _serve(Path(sys.argv[1]), durable="durable" in sys.argv[2:])

@@ -3,16 +3,17 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.fresh_clone import ROOT, fresh_clone, newcomer_environment
-from tools.rules import to_add
+from tools.rules import committed_files, to_add
 
 from legation.store.database.migrations import newest
 from legation.wire.events import VERSION
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(1200)]  # four commands, each within its limit
 
 LIMIT = 300.0  # seconds for the checks of one copy: their time, on a loaded machine
 SECTIONS = {
@@ -49,13 +50,28 @@ def stub_of(section: str) -> str:
     )
 
 
+@pytest.fixture(scope="module")
+def only_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fresh_clone(tmp_path_factory.mktemp("stubs") / "copy")
+
+
+@pytest.fixture
+def copy(only_copy: Path) -> Iterator[Path]:
+    """One for all stubs, so that it is compiled once; a test leaves it as it was."""
+    before = {*committed_files(only_copy)}
+    yield only_copy
+    for name in {*committed_files(only_copy)} - before:
+        (only_copy / name).unlink()
+    fresh_clone(only_copy)
+
+
 @pytest.mark.parametrize("thing", SECTIONS)
-def test_a_stub_is_all_there_is_to_add(thing: str, tmp_path: Path) -> None:
+def test_a_stub_is_all_there_is_to_add(thing: str, copy: Path, tmp_path: Path) -> None:
     stub = stub_of(SECTIONS[thing])
     tests = re.findall(r"`(tests/[\w/.]+\.py(?:::\w+)?)`", SECTIONS[thing])
     assert stub
     assert tests
-    copy, home = fresh_clone(tmp_path / "copy"), tmp_path / "home"
+    home = tmp_path / "home"
     run(copy, home, "git", "apply", "-C1", given=stub)
     run(copy, home, sys.executable, "-m", "tools.pages")
     run(copy, home, sys.executable, "-m", "ruff", "check", "-q", ".")

@@ -25,6 +25,9 @@ SIZES = {
     "agents": (1, 2),
     "rules": (3, 6),
 }
+# What all rows have in common is shown by two of them each day: one that asks a server, one that starts agents.
+DAILY = {"approvals", "sessions"}
+EACH = [pytest.param(row.name, marks=() if row.name in DAILY else pytest.mark.slow) for row in ROWS]
 START = next(row for row in ROWS if row.name == "start")
 CURVES: dict[str, Curve] = {
     "start": {0: 1.0, 10: 2.0, 1000: 20.0},
@@ -123,7 +126,7 @@ def test_a_filled_record_is_one_that_the_product_takes_for_its_own(tmp_path: Pat
 
 @pytest.mark.heavy
 @pytest.mark.timeout(int(LIMIT))
-@pytest.mark.parametrize("name", [row.name for row in ROWS])
+@pytest.mark.parametrize("name", EACH)
 def test_each_row_is_measured_at_every_size(tmp_path: Path, name: str) -> None:
     sizes, row = SIZES[name], next(each for each in ROWS if each.name == name)
     drawn = tmp_path / "growth.svg"

@@ -115,12 +115,9 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "server/sessions/service.py": (
         {
             "SessionService._create",
-            "SessionService._discard",
             "SessionService._folder",
             "SessionService._remove_folder",
-            "SessionService.folders_at_rest",
-            "_folders_in",
-            "_remove",
+            "remove_folder",
         },
         ("fs folder",),
     ),
@@ -139,6 +136,7 @@ OWN = {
     "agents/pool.py": "starts agents with the folder that the host chose for them",
     "agents/rehearsal": "an agent, in a process of its own",
     "approvals/notify/command.py": "the program that the owner set for notices",
+    "server/routes/dashboard.py": "the page, which is part of the package",
     "host/turn.py": "resolves the name of a path that was asked about, and opens nothing of it",
     "approvals/policy/facts.py": "resolves the name of a path, and opens nothing of it (O_PATH)",
     "approvals/policy/load.py": "the policy in force, and files of this package",
@@ -153,6 +151,7 @@ OWN = {
     "server/installation.py": "the data folder itself, and the server's name in it",
     "server/logs.py": "the server's log, in the data folder",
     "server/processes/trampoline.py": "its own environment, in the process that becomes the command",
+    "server/retention.py": "folders that were made for sessions, below the data folder",
     "server/run.py": "the file that says where the server is, in the data folder",
     "server/sessions/record.py": "names of secrets of sessions that are being made, in the data folder",
 }
@@ -299,7 +298,14 @@ def house(tmp_path: Path) -> House:
         "tls_key": home / "tls.key",
     }
     environ = {"HOME": str(home)}
-    return House(home, data, files, folders, ForbiddenPlaces.in_force(load(flags, environ), environ))
+    return House(
+        home, data, files, folders, ForbiddenPlaces.in_force(load(flags, environ), environ, listed(home))
+    )
+
+
+def listed(home: Path) -> list[Path]:
+    """Dot-folders that would else be closed as such: to list one opens nothing of Legation's own."""
+    return [home / ".local", home / ".config"]
 
 
 Probe = Callable[[House, Path], Awaitable[str]]
@@ -547,7 +553,7 @@ async def test_what_a_folder_of_policies_takes_from_elsewhere_is_refused(house: 
     (house.home / "policies/a.yaml").symlink_to("../shared.yaml")
     environ = {"HOME": str(house.home)}
     settings = load({"data_dir": house.data, "policy": house.home / "policies"}, environ)
-    house.forbidden = ForbiddenPlaces.in_force(settings, environ)
+    house.forbidden = ForbiddenPlaces.in_force(settings, environ, listed(house.home))
     for way in (reverse_read, reverse_write, fs_read, fs_write, fs_delete):
         with pytest.raises((RpcFault, LegationError)):
             await way(house, house.home / "shared.yaml")
@@ -562,7 +568,7 @@ async def test_a_link_on_the_way_from_a_folder_of_policies_stays_where_it_is(hou
     (house.home / "policies/a.yaml").symlink_to("../between.yaml")
     environ = {"HOME": str(house.home)}
     settings = load({"data_dir": house.data, "policy": house.home / "policies"}, environ)
-    house.forbidden = ForbiddenPlaces.in_force(settings, environ)
+    house.forbidden = ForbiddenPlaces.in_force(settings, environ, listed(house.home))
     with pytest.raises(Forbidden):
         await OF_FILES[way](house, house.home / "between.yaml")
     assert (house.home / "policies/a.yaml").read_text() == f"# {CANARY}\n"

@@ -21,21 +21,23 @@ def note():
         json.dump(found, file)
 
 _, sys.argv[0], *arguments = sys.argv
-if arguments == ["up"]:
-    from legation.server.run import run
-    from legation.settings import load
+if arguments[0] in ("up", "server") and "--help" not in arguments:
+    from legation.server import run as server
+
+    serve = server.run
 
     def up(_):
         note()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    run(load({"port": 0}, dict(os.environ)), mode="up", announce=up)
-else:
-    from legation.cli.main import run
+    server.run = lambda settings, *, announce, **options: serve(settings, announce=up, **options)
 
-    try:
-        run(arguments)
-    finally:
+from legation.cli.main import run
+
+try:
+    run(arguments)
+finally:
+    if not os.path.exists(sys.argv[0]):
         note()
 """
 
@@ -48,7 +50,7 @@ HELP = CLI | {"docstring_parser", "markdown_it", "mdurl", "pygments", "rich"}
 CLIENT = CLI | {"msgspec", "typing_extensions"}
 SERVER = {
     "ahocorasick_rs", "anyio", "click", "cython_runtime", "httptools", "msgspec", "starlette", "typing_extensions",
-    "uvicorn", "uvloop", "yaml",
+    "uvicorn", "uvloop",
 }  # fmt: skip
 LOOP = "asyncio socket ssl subprocess"
 SERVED = f"{LOOP} email http multiprocessing sqlite3 tarfile"
@@ -69,44 +71,50 @@ class Loads(NamedTuple):
 
 COMMANDS = {
     "--help": Loads("cli errors", HELP, "", 500),
-    "up --help": Loads("cli errors secret settings", HELP, "", 1600),
-    "acp --help": Loads("cli errors secret settings", HELP, LOOP, 1600),
+    "up --help": Loads("cli errors secret setting_values settings", HELP, "", 1720),
+    "acp --help": Loads("cli errors secret setting_values settings", HELP, LOOP, 1700),
     "approvals": Loads(
-        "cli client clock errors secret settings wire", CLIENT, "", 6400, "cli.approvals_view"
+        "cli client clock errors secret setting_values settings wire", CLIENT, "", 7200, "cli.approvals_view"
     ),
-    "sessions": Loads("cli client clock errors secret settings wire", CLIENT, "", 6500),
-    "tokens": Loads("cli client clock errors secret settings wire", CLIENT, "", 6200),
+    "sessions": Loads("cli client clock errors secret setting_values settings wire", CLIENT, "", 7300),
+    "tokens": Loads("cli client clock errors secret setting_values settings wire", CLIENT, "", 7000),
     "trace": Loads(
-        "cli client clock errors secret settings wire", CLIENT, "", 6420, "cli.approvals cli.approvals_view"
+        "cli client clock errors secret setting_values settings wire",
+        CLIENT,
+        "",
+        7250,
+        "cli.approvals cli.approvals_view",
     ),
-    "status": Loads("cli client clock errors secret settings store wire", CLIENT, "", 6550),
+    "status": Loads("cli client clock errors secret setting_values settings store wire", CLIENT, "", 7400),
     "agents": Loads(
-        "agents cli clock errors secret settings store wire",
+        "agents cli clock errors secret setting_values settings store wire",
         CLIENT,
         "subprocess tarfile",
         6581,
         late="cli.backup agents.catalogue.options agents.catalogue.probe",
     ),
     "doctor": Loads(
-        "approvals cli errors proc secret settings store wire",
+        "approvals cli errors proc secret setting_values settings store wire",
         CLIENT,
         f"{LOOP} email sqlite3",
         6534,
         late="approvals.policy.facts approvals.policy.shell.syntax",
     ),
     "policy check x": Loads(
-        "approvals cli errors secret settings wire",
+        "approvals cli errors secret setting_values settings wire",
         CLIENT,
         f"{LOOP} email",
-        7220,
+        7550,
         late="approvals.policies approvals.policy.shell.syntax",
     ),
-    # Neither the host nor any driver: an agent that is never started costs nothing.
-    "up": Loads(
-        "agents approvals clock errors gateway proc redact secret server settings store tasks wire",
+    # Neither the host nor the catalogue nor any driver: an agent that is never started costs nothing. Nor the parser of
+    # policies, where the owner has written none.
+    "server --port 0": Loads(
+        "approvals cli clock errors gateway proc redact runs secret server setting_values settings store tasks wire",
         SERVER,
         SERVED,
-        45000,
+        46_600,
+        late="approvals.policy.load approvals.policy.parse approvals.trace.export approvals.trace.replay server.fs.upload",
     ),
 }
 DRIVERS = tuple(

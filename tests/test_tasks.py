@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from legation.tasks import TaskSet, finish, in_thread
+from legation.tasks import Groups, TaskSet, finish, in_thread
 
 LIMIT = 20.0  # seconds: of a test that would otherwise hang
 
@@ -190,3 +190,46 @@ async def test_a_thread_gives_its_result_or_its_error() -> None:
     assert await in_thread(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
         await in_thread(divmod, 7, 0)
+
+
+async def test_what_comes_while_a_group_is_under_way_is_the_next_group() -> None:
+    groups: list[list[int]] = []
+    go = asyncio.Event()
+
+    async def serve(_key: str, values: list[int]) -> list[int | Exception]:
+        groups.append(values)
+        await go.wait()
+        return [ValueError("odd") if value % 2 else value * 10 for value in values]
+
+    together = Groups("test", serve, most=3)
+    adding = [asyncio.create_task(together.add("k", number)) for number in range(4)]
+    async with asyncio.timeout(LIMIT):
+        while not groups:
+            await asyncio.sleep(0)
+        adding += [asyncio.create_task(together.add("k", number)) for number in range(4, 6)]
+        await asyncio.sleep(0)
+        gone = asyncio.create_task(together.add("k", 6))
+        await asyncio.sleep(0)
+        gone.cancel()
+        with pytest.raises(TimeoutError):
+            await together.add("k", 8, limit=0)
+        go.set()
+        found = await asyncio.gather(*adding, return_exceptions=True)
+    assert groups == [[0, 1, 2], [3, 4, 5]]  # nobody who has gone or given up is in one
+    assert [str(each) for each in found] == ["0", "odd", "20", "odd", "40", "odd"]
+
+
+async def test_an_error_of_a_group_is_told_to_each_and_the_next_is_served() -> None:
+    calls = 0
+
+    async def serve(_key: str, values: list[int]) -> list[int]:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise OSError("gone")
+        return values
+
+    together = Groups("test", serve, most=10)
+    found = await asyncio.gather(*(together.add("k", number) for number in range(3)), return_exceptions=True)
+    assert [type(each) for each in found] == [OSError] * 3
+    assert await together.add("k", 7) == 7

@@ -15,6 +15,7 @@ from legation.wire.event_types import (
     DIAGNOSTIC_MEANINGS,
     EVENT_TYPES,
     HOST_STREAM,
+    INBOX_STREAM,
     SERVER_STREAM,
     SESSION_STREAM,
     UPDATES,
@@ -69,6 +70,7 @@ def page() -> str:
         *_events("Host stream", "", HOST_STREAM),
         *_events("Server stream", "", SERVER_STREAM),
         *_events("Approvals stream", "", APPROVAL_STREAM),
+        *_events("Inbox stream", "", INBOX_STREAM),
         "## Diagnostic codes\n\n| code | meaning |\n|---|---|\n"
         + "".join(f"| `{code}` | {meaning} |\n" for code, meaning in DIAGNOSTIC_MEANINGS.items()),
         "## Unions\n\n" + "".join(f"- **{name}**: {_members(name)}\n" for name in _NAMED_UNIONS),
@@ -87,6 +89,7 @@ def contract() -> dict[str, object]:
         "host": {event_type(cls): _contract_fields(cls) for cls in HOST_STREAM},
         "server": {event_type(cls): _contract_fields(cls) for cls in SERVER_STREAM},
         "approvals": {event_type(cls): _contract_fields(cls) for cls in APPROVAL_STREAM},
+        "inbox": {event_type(cls): _contract_fields(cls) for cls in INBOX_STREAM},
         "diagnostics": [str(code) for code in DIAGNOSTIC_MEANINGS],
         "shapes": {shape.__name__: _contract_fields(shape) for shape in _shapes()},
     }

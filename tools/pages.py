@@ -11,6 +11,7 @@ from typing import Final
 
 from legation.errors import STATUS, leaves
 from legation.host.session import TABLE, Act, State
+from legation.runs import states
 from legation.settings import FIELDS, flag, variable
 from tools import events, rehearsal
 
@@ -26,6 +27,7 @@ def pages() -> dict[str, str]:
         "events.md": events.page(),
         "rehearsal.md": rehearsal.page(),
         "session-states.md": session_states(),
+        "run-states.md": run_states(),
     }
 
 
@@ -129,6 +131,66 @@ def _cell(state: State, act: Act) -> str:
     if act not in TABLE[state]:
         return "-"
     return TABLE[state][act] or "as before"
+
+
+def run_states() -> str:
+    """The states of a run and what moves it, its names in seed 004's successor, and the classes of failures."""
+    moves = [
+        (state, after, act)
+        for state in states.RunState
+        for act, to in states.TABLE[state].items()
+        for after in ([to] if to is not None else sorted(states.TERMINAL))
+    ]
+    lines = [
+        "# The states of a run",
+        "",
+        "<!-- Made by `python -m tools.pages` from src/legation/runs/states.py; edit that. -->",
+        "",
+        "Every run moves by this table and by nothing else, and only whoever holds its lease moves it.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        *(f"    {state} --> {after}: {act}" for state, after, act in moves),
+        "```",
+        "",
+        "| state | `status` | |",
+        "|---|---|---|",
+        *(f"| {state} | `{state.status}` | {state.meaning} |" for state in states.RunState),
+        *(f"| {state} | `{name}` | {fact} |" for (state, fact), name in states.REFINED.items()),
+        "",
+        "| what happens | |",
+        "|---|---|",
+        *(f"| {act} | {act.meaning} |" for act in states.RunAct),
+        "",
+        f"| state | {' | '.join(states.RunAct)} |",
+        f"|---|{'---|' * len(states.RunAct)}",
+        *(
+            f"| {state} | {' | '.join(_run_cell(state, act) for act in states.RunAct)} |"
+            for state in states.RunState
+        ),
+        "",
+        "A dash: that cannot happen, and is refused with `legation/conflict`.",
+        "",
+        "## Classes of failures",
+        "",
+        "A run that failed has exactly one. A step that failed for a class that is tried again is repeated a few times before the",
+        "run fails; nothing is repeated that may have had an effect.",
+        "",
+        "| class | customers are told | tried again | |",
+        "|---|---|---|---|",
+        *(
+            f"| `{each}` | `{each.public}` | {'yes' if each.retries else 'no'} | {each.meaning} |"
+            for each in states.ErrorClass
+        ),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _run_cell(state: states.RunState, act: states.RunAct) -> str:
+    if act not in states.TABLE[state]:
+        return "-"
+    return states.TABLE[state][act] or "its outcome"
 
 
 def main() -> None:

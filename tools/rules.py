@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 # A part may import from every lower level, and the core (level 0) from itself.
 LEVELS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("errors", "clock", "secret", "redact", "tasks", "settings"), 0),
+    **dict.fromkeys(("errors", "clock", "secret", "redact", "tasks", "settings", "setting_values"), 0),
     "wire": 1,
     **dict.fromkeys(("store", "proc"), 2),
     **dict.fromkeys(("sandbox", "agents", "approvals"), 3),
@@ -47,10 +47,10 @@ ALSO: Final = {"cli": {"client"}}
 # TYPE_CHECKING, do not count here: they load nothing.
 INSIDE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "wire": (
-        ("jsontext", "principal"),
+        ("jsontext", "principal", "resolved"),
         ("events", "acp"),
         ("action", "api"),
-        ("event_types",),
+        ("event_types", "snapshot", "callbacks"),
         ("universal",),
     ),
     "store": (
@@ -66,10 +66,13 @@ INSIDE: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
         ("address", "logs", "installation"),
         ("http", "requirements"),
         ("auth",),
+        ("peers",),
+        ("inbox",),
         ("fs", "streaming", "sessions"),
-        ("processes", "acp", "retention"),
+        ("processes", "acp", "retention", "forward"),
         ("routes", "mesh", "instance"),
-        ("run", "worker"),
+        ("worker",),
+        ("run",),
     ),
 }
 # The faces of the server stand on its sessions, and its sessions know nothing of them, not even types.

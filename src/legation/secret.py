@@ -13,7 +13,7 @@ from typing import Final, NoReturn, Self, SupportsIndex, final
 from legation.errors import InvalidParams
 
 # The name stands in markers inside JSON text and in logs, hence the narrow alphabet.
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 @final
@@ -59,7 +59,7 @@ class Secret:
 
 def _fault(value: str, name: str) -> str | None:
     if not _NAME.fullmatch(name):
-        return "cannot name a secret so: use 1 to 64 of the letters, digits, '_', '.' and '-'"
+        return "cannot name a secret so: use 1 to 128 of the letters, digits, '_', '.', ':' and '-'"
     if not value:
         return f"cannot hold an empty secret as {name}: give it a value or leave it out"
     if any("\ud800" <= char <= "\udfff" for char in value):

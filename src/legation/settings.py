@@ -9,190 +9,33 @@ INV-3  Either every value is good, or one error lists all that is wrong, each wi
 from __future__ import annotations
 
 import dataclasses
-import re
-import shlex
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar, cast, get_args
-from urllib.parse import urlsplit
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from legation.errors import ConfigInvalid, InvalidParams
+from legation.errors import ConfigInvalid
 from legation.secret import Secret
-
-# Readers of settings' values: each takes what a flag, a variable or the file gave, and says what is wrong.
+from legation.setting_values import (
+    ByteSize,
+    Duration,
+    LogLevel,
+    Matching,
+    Number,
+    Optional,
+    SecretText,
+    Unusable,
+    WebAddress,
+    WordList,
+    read_command,
+    read_folder,
+    read_folders,
+    read_log_level,
+    read_port,
+    read_truth,
+)
 
 T = TypeVar("T")
-LogLevel = Literal["debug", "info", "warning", "error", "critical"]
-
-_QUANTITY: Final = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([A-Za-z]*)\s*", re.ASCII)
-_SECONDS: Final = {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_BYTES: Final = {"": 1, "b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-
-
-class Unusable(Exception):
-    """A value or a file that cannot be used: what is wrong, and what to write instead."""
-
-
-def _quantity(value: object, least: float, most: float, units: Mapping[str, float], hint: str) -> float:
-    if isinstance(value, str) and (text := _QUANTITY.fullmatch(value)) and text[2].lower() in units:
-        value = float(text[1]) * units[text[2].lower()]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unusable(f"is not understood: write {hint}")
-    if not least <= value <= most:  # neither infinity nor nan is
-        raise Unusable(f"is out of range: write {hint}, at least {least:.15g} and at most {most:.15g}")
-    return float(value)
-
-
-@dataclass(frozen=True)
-class Duration:
-    """Seconds: a number, or a text with a unit."""
-
-    least: float
-    most: float
-    hint: str = 'seconds, or a text like "90s", "10m" or "1h"'
-
-    def __call__(self, value: object) -> float:
-        return _quantity(value, self.least, self.most, _SECONDS, self.hint)
-
-
-@dataclass(frozen=True)
-class ByteSize:
-    """Bytes: a number, or a text with a unit."""
-
-    least: int
-    most: int
-
-    def __call__(self, value: object) -> int:
-        hint = 'bytes, or a text like "512KiB" or "32MiB"'
-        return int(_quantity(value, self.least, self.most, _BYTES, hint))
-
-
-@dataclass(frozen=True)
-class Number:
-    least: int
-    most: int
-
-    def __call__(self, value: object) -> int:
-        if isinstance(value, str) and value.isascii() and value.isdigit():
-            value = int(value)
-        if isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most:
-            return value
-        raise Unusable(f"is not understood: write a number from {self.least} to {self.most}")
-
-
-@dataclass(frozen=True)
-class Matching:
-    """A text of one pattern."""
-
-    pattern: str
-    hint: str
-
-    def __call__(self, value: object) -> str:
-        if isinstance(value, str) and re.fullmatch(self.pattern, value):
-            return value
-        raise Unusable(f"is not understood: write {self.hint}")
-
-
-class WebAddress(Matching):
-    """A text that can be taken apart: `http://[::1` looks like one, and has no host."""
-
-    def __call__(self, value: object) -> str:
-        found = super().__call__(value)
-        try:
-            parts = urlsplit(found)
-            named = parts.hostname and (parts.port is None or parts.port > 0)
-        except ValueError:
-            named = False
-        if not named:
-            raise Unusable(f"is not understood: write {self.hint}")
-        return found
-
-
-@dataclass(frozen=True)
-class WordList:
-    """A list in the file; elsewhere a text with commas."""
-
-    word: Matching
-
-    def __call__(self, value: object) -> tuple[str, ...]:
-        words = value if isinstance(value, list) else str(value).split(",")
-        return tuple(
-            self.word(each.strip() if isinstance(each, str) else each) for each in words if each != ""
-        )
-
-
-@dataclass(frozen=True)
-class SecretText:
-    name: str
-    pattern: str = r".+"
-    hint: str = "it as text"
-
-    def __call__(self, value: object) -> Secret:
-        if isinstance(value, str) and re.fullmatch(self.pattern, value, re.DOTALL):
-            with suppress(InvalidParams):  # not Unicode
-                return Secret(value, self.name)
-        raise Unusable(f"is not understood: write {self.hint}")
-
-
-@dataclass(frozen=True)
-class Optional(Generic[T]):
-    """A value or none, which the empty text stands for: it is the default, and a variable cannot be unset in every place."""
-
-    read: Callable[[object], T]
-
-    def __call__(self, value: object) -> T | None:
-        return None if value == "" else self.read(value)
-
-
-def read_log_level(value: object) -> LogLevel:
-    for level in get_args(LogLevel):
-        if isinstance(value, str) and value.lower() == level:
-            return cast(LogLevel, level)
-    raise Unusable(f"is not understood: write one of {', '.join(get_args(LogLevel))}")
-
-
-def read_folder(value: object) -> Path:
-    if isinstance(value, str | Path) and "\0" not in str(value) and Path(value).is_absolute():
-        return Path(value)
-    raise Unusable('is not understood: write an absolute path, or one that starts with "~/"')
-
-
-def read_folders(value: object) -> tuple[Path, ...]:
-    words = value if isinstance(value, list) else [value]
-    return tuple(read_folder(word) for word in words if word != "")
-
-
-def read_port(value: object) -> int:
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 65535:
-        return value
-    raise Unusable("is not understood: write a number from 1 to 65535, or 0 for any free one")
-
-
-def read_truth(value: object) -> bool:
-    if isinstance(value, str):
-        value = {"true": True, "false": False, "1": True, "0": False}.get(value.lower())
-    if isinstance(value, bool):
-        return value
-    raise Unusable("is not understood: write true or false")
-
-
-def read_command(value: object) -> tuple[str, ...]:
-    """A list in the file; elsewhere one text, split as a shell would."""
-    try:
-        words = value if isinstance(value, list) else shlex.split(str(value))
-    except ValueError as error:
-        raise Unusable(f"is not understood ({error}): check its quotes") from None
-    if not all(isinstance(word, str) and "\0" not in word for word in words):
-        raise Unusable("is not understood: write the program and its arguments")
-    return tuple(words)
-
-
-# The settings themselves.
 
 PREFIX: Final = "LEGATION_"
 _WEEK: Final = 7 * 86400
@@ -237,8 +80,12 @@ def setting(default: T, read: Callable[[object], T], description: str, *, flag: 
     return dataclasses.field(default=default, metadata={SettingField: (default, read, description, flag)})
 
 
+# Flags that are said once for each value, or as sandbox-agent says them.
+_FLAGS: Final = {"folders": "--folder", "cors_origins": "--cors-allow-origin"}
+
+
 def flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return _FLAGS.get(name) or f"--{name.replace('_', '-')}"
 
 
 def variable(name: str) -> str:
@@ -311,6 +158,12 @@ class Settings:
         Optional(WebAddress(_HTTP, "an address like https://legation.example.com")),
         "The address under which others reach the server, for links and cookies; behind a reverse proxy.",
     )
+    advertise_url: str | None = setting(
+        None,
+        Optional(WebAddress(_HTTP, "an address like http://10.0.0.7:4517")),
+        "The address under which other servers of the same Postgres reach this one, and no other. Without it, the one that "
+        "it listens on; if that is every address of the machine, the machine's name.",
+    )
     tls_cert: Path | None = setting(
         None, Optional(read_folder), "File with the TLS certificate and its chain (PEM)."
     )
@@ -331,7 +184,6 @@ class Settings:
             )
         ),
         "Web pages of these origins may call the server. None by default.",
-        flag=False,
     )
     trusted_proxies: tuple[str, ...] = setting(
         (),
@@ -398,6 +250,13 @@ class Settings:
         "How long an approval waits for a supervisor to be there before it goes to a person.",
         flag=False,
     )
+    waiter_dead: float = setting(
+        120.0,
+        Duration(1, 86400),
+        "How long a server or a runner may be silent before what it waits for is superseded. Only time in which the "
+        "database answers counts; the same for all servers of one database.",
+        flag=False,
+    )
     pending_per_agent: int = setting(
         25,
         Number(1, 1000),
@@ -407,6 +266,33 @@ class Settings:
     )
     max_grant: float = setting(
         24 * HOUR, Duration(1, 365 * 86400), "The longest time that a grant may last.", flag=False
+    )
+    worker_id: str | None = setting(
+        None,
+        Optional(Matching(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", "letters, digits, `_`, `.` and `-`")),
+        "Name of this worker, the same at every start. With Postgres there is no worker without one.",
+        flag=False,
+    )
+    report_url: str | None = setting(
+        None,
+        Optional(WebAddress(_HTTP, "an address like https://legation.example.com")),
+        "Address of a server that this worker's runners report to. A worker on Postgres needs it.",
+        flag=False,
+    )
+    worker_port: int | None = setting(
+        None, Optional(read_port), "Port of `host` for a worker's `/health` and `/metrics`.", flag=False
+    )
+    worker_concurrency: int = setting(
+        20, Number(1, 1000), "Steps of runs that a worker does at once.", flag=False
+    )
+    worker_lease: float = setting(
+        30.0, Duration(1, 3600), "How long a worker that is gone keeps others from its runs.", flag=False
+    )
+    worker_poll: float = setting(
+        1.0, Duration(0.05, 60), "How soon a worker finds what is due without a notice.", flag=False
+    )
+    machine_lost: float = setting(
+        120.0, Duration(1, 86400), "How long a machine without a worker keeps its runs.", flag=False
     )
     mesh_port: int | None = setting(
         None,
@@ -473,20 +359,43 @@ class Settings:
         (),
         read_folders,
         "Folders in which sessions work, and whose files the file routes read and write; in the file a list, else "
-        "separated by colons. Without it, the home folder of the user who runs the server.",
-        flag=False,
+        "separated by colons; the flag is repeated. Without it, the home folder of the user who runs the server, and the "
+        "folder that it was started in. Dot-folders of the home (.ssh, .aws) count only where they are named themselves.",
     )
     processes: bool = setting(
         False,
         read_truth,
         "Whether operators may run programs on the server's machine through `/v1/processes`.",
-        flag=False,
     )
     rehearsal_executes: bool = setting(
         False,
         read_truth,
         "Whether the rehearsal agent runs what the prompts of operators say, as the server's user: commands, the tests "
         "of a folder, files anywhere. `legation exec` and the demo need no setting.",
+        flag=False,
+    )
+    runs_per_minute: int = setting(
+        600,
+        Number(1, 10**6),
+        "How many runs a person may submit to a workspace in a minute; more at once are refused.",
+        flag=False,
+    )
+    run_concurrency: int = setting(
+        4, Number(1, 10**4), "How many runs of a workspace are under way at once.", flag=False
+    )
+    run_timeout: float = setting(
+        24 * HOUR, Duration(1, 30 * 86400), "The longest that a run may take, its waits included.", flag=False
+    )
+    run_suspensions: int = setting(
+        5,
+        Number(0, 1000),
+        "How often a run waits for a usage limit of its provider to be over; then it fails.",
+        flag=False,
+    )
+    run_suspended: float = setting(
+        24 * HOUR,
+        Duration(1, 30 * 86400),
+        "How long a run waits, all in all, for usage limits of its provider; then it fails.",
         flag=False,
     )
     keep_sessions: float | None = setting(
@@ -532,6 +441,7 @@ FIELDS: Final = tuple(
 
 CONFIG_VARIABLE: Final = "LEGATION_CONFIG"  # names the file, so that it cannot be a setting in it
 BIN_VARIABLE: Final = "LEGATION_BIN"  # names the program that the SDK starts: not ours to read
+CHILD_VARIABLE: Final = "LEGATION_CHILD"  # marks what Legation has started, a runner too: no setting
 _BY_NAME: Final = {field.name: field for field in FIELDS}
 
 
@@ -573,13 +483,19 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
 def _flags(flags: Mapping[str, object]) -> _Layer:
     given = {name: value for name, value in flags.items() if value is not None}
     for name, value in given.items():
-        if isinstance(value, Path) and value.parts[:1] != ("~",):
-            given[name] = value.absolute()
+        if isinstance(value, list):
+            given[name] = [_absolute(each) for each in value]
+        else:
+            given[name] = _absolute(value)
     return _Layer(given, "flag", flag)
 
 
+def _absolute(value: object) -> object:
+    return value.absolute() if isinstance(value, Path) and value.parts[:1] != ("~",) else value
+
+
 def _variables(environ: Mapping[str, str]) -> _Layer:
-    others = (CONFIG_VARIABLE, BIN_VARIABLE)
+    others = (CONFIG_VARIABLE, BIN_VARIABLE, CHILD_VARIABLE)
     ours = sorted(name for name in environ if name.startswith(PREFIX) and name not in others)
     return _Layer({name.removeprefix(PREFIX).lower(): environ[name] for name in ours}, "env", variable)
 

@@ -1,12 +1,14 @@
-"""Tasks that have an owner, and work that a cancelled caller still waits for."""
+"""Tasks that have an owner, work that a cancelled caller still waits for, and work that goes in groups."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 _T = TypeVar("_T")
 
 
@@ -42,6 +44,59 @@ class TaskSet:
         for task in self._running:
             task.cancel()
         await self.settle()
+
+
+class Groups(Generic[_K, _V, _T]):
+    """Work that goes together: whatever comes for a key while its last group is under way is the next group.
+
+    `serve` is given the values of a group in their order, at most `most`, and returns the result or the error of each; what it
+    raises is the error of all. A caller that is cancelled before its group has begun is not in it."""
+
+    def __init__(
+        self, name: str, serve: Callable[[_K, list[_V]], Awaitable[Sequence[_T | Exception]]], most: int
+    ) -> None:
+        self._serve = serve
+        self._most = most
+        self._lines: dict[_K, list[tuple[_V, asyncio.Future[_T]]]] = {}  # of those that are being served
+        self._tasks = TaskSet(name)
+
+    async def add(self, key: _K, value: _V, limit: float | None = None) -> _T:
+        """Wait for its result. TimeoutError where its group has not begun within the limit, in seconds."""
+        done: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        mine = value, done
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = []
+            self._tasks.start(self._run(key, line))
+        line.append(mine)
+        try:
+            if limit is not None:
+                await asyncio.wait({done}, timeout=limit)
+                if mine in line:
+                    raise TimeoutError
+            return await done
+        except (asyncio.CancelledError, TimeoutError):
+            done.cancel()
+            if mine in line:
+                line.remove(mine)
+            raise
+
+    async def _run(self, key: _K, line: list[tuple[_V, asyncio.Future[_T]]]) -> None:
+        while line:
+            group, line[:] = line[: self._most], line[self._most :]
+            results: Sequence[_T | Exception]
+            try:
+                results = await self._serve(key, [value for value, _ in group])
+            except Exception as error:  # noqa: BLE001 - told to whoever waits for it
+                results = [error] * len(group)
+            for (_, done), result in zip(group, results, strict=True):
+                if done.done():  # whoever has gone does not ask for it
+                    continue
+                if isinstance(result, Exception):
+                    done.set_exception(result)
+                else:
+                    done.set_result(result)
+        del self._lines[key]
 
 
 class UnderWay:

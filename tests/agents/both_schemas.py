@@ -21,6 +21,7 @@ class Story:
     files: list[str] = field(default_factory=list)  # of calls that were done
     permissions: list[tuple[str, str]] = field(default_factory=list)  # the tool, and the outcome
     questions: list[tuple[str, str]] = field(default_factory=list)  # the first of a form, and the outcome
+    plans: list[str] = field(default_factory=list)  # questions beside a permission: how they begin
     modes: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)  # of the turns: the stop reason, or "error"
@@ -69,10 +70,15 @@ class _Telling:
         self.story.permissions[at] = self.story.permissions[at][0], outcome
 
     def question_asked(self, ask: str, words: str) -> None:
+        if ask in self._asked:  # a plan: its permission was told just before, under the same id
+            self.story.plans.append(words)
+            return
         self._asked[ask] = len(self.story.questions)
         self.story.questions.append((words, "open"))
 
     def question_answered(self, ask: str, outcome: str) -> None:
+        if ask not in self._asked:  # that of a plan, with its permission
+            return
         at = self._asked.pop(ask)
         self.story.questions[at] = self.story.questions[at][0], outcome
 
@@ -144,7 +150,7 @@ def _by_messages(events: list[Event]) -> Story:
             case "permission_asked":
                 telling.permission_asked(data["id"], data["permission"])
             case "question_asked":
-                telling.question_asked(data["id"], data["questions"][0]["question"])
+                telling.question_asked(data["id"], data["questions"][0]["question"].splitlines()[0])
             case "error" if data.get("kind") == "process_exit":
                 telling.story.exits.append(data["message"])
             case "error":

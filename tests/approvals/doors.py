@@ -3,16 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from msgspec.structs import replace
 from tests.approvals.installation import Installation
 from tests.server.rig import RigClock
 from tests.store.database.databases import Either
 
 import legation.approvals.door
+import legation.approvals.wait
 from legation.approvals.approval import Approval, ApprovalAnswer
 from legation.approvals.door import Door, DoorOptions
 from legation.approvals.grants import GrantService
@@ -20,7 +22,9 @@ from legation.approvals.policies import Policies
 from legation.approvals.policy.facts import Facts, as_named
 from legation.approvals.queue import ApprovalQueue, Attendance
 from legation.approvals.request import DoorRequest, EffectToken, ToolReturn
+from legation.approvals.sweep import ApprovalSweep
 from legation.approvals.trace.step import StepKind
+from legation.tasks import TaskSet
 from legation.wire.action import Action
 from legation.wire.principal import Principal
 
@@ -150,6 +154,7 @@ def count_work(database: Either) -> Iterator[Callable[[], int]]:
             (database, "transact"),
             (database, "read"),
             (legation.approvals.door, "evaluate"),
+            (legation.approvals.wait, "evaluate"),
             (legation.approvals.door, "off_loop"),
         ):
             patch.setattr(owner, name, counted(getattr(owner, name)))
@@ -158,26 +163,39 @@ def count_work(database: Either) -> Iterator[Callable[[], int]]:
 
 @asynccontextmanager
 async def open_door(
-    installation: Installation, folder: Path, policy: str = POLICY, waiter: str = "prc_1", **habits: Any
+    installation: Installation, folder: Path, policy: str = POLICY, holder: str = "prc_1", **habits: Any
 ) -> AsyncIterator[Rig]:
     path = folder / "policy.yaml"
     path.write_text(policy)
     clock, policies = RigClock(), Policies(path)
-    inbox = ApprovalQueue(installation.ledger, clock, waiter)
+    inbox = ApprovalQueue(installation.ledger, clock, holder)
+    await installation.sign(holder)
     attendance = Attendance(installation.database, clock)
     told: list[tuple[str, str, str]] = []
+
+    def tell(approval: Approval, moment: str, why: str) -> None:
+        told.append((approval.id, moment, why))
+
+    notify = habits.pop("notify", tell)
+
     changes: list[tuple[str, str]] = []
     inbox.on_change(lambda approval, step: changes.append((approval.id, str(StepKind(step)))))
     chosen = replace(
         DoorOptions(
-            notify=lambda approval, moment, why: told.append((approval.id, moment, why)),
             grants=GrantService(installation.database, installation.ledger.chain.sealer, clock),
         ),
         **habits,
     )
     with count_work(installation.database) as at_work:
-        async with Door(inbox, policies, attendance, chosen) as door:
-            yield Rig(installation, clock, inbox, door, policies, attendance, path, told, changes, at_work)
+        tasks = TaskSet("sweep")
+        tasks.start(ApprovalSweep(inbox, attendance, notify, chosen.supervisor_wait_ms).run())
+        try:
+            async with Door(inbox, policies, chosen) as door:
+                yield Rig(
+                    installation, clock, inbox, door, policies, attendance, path, told, changes, at_work
+                )
+        finally:
+            await tasks.close()
 
 
 YES = ApprovalAnswer(approve=True, reasoning="fine", confidence=0.9)

@@ -8,13 +8,14 @@ from tests.store.database.databases import Either
 from tests.store.installation import add_workspaces, new_sealer
 
 from legation.approvals import listing
-from legation.approvals.approval import Approval, ApprovalAnswer, Proposal, new_approval_id
+from legation.approvals.approval import PROGRAM, Approval, ApprovalAnswer, Proposal, Waiter, new_approval_id
 from legation.approvals.listing import ApprovalFilter
 from legation.approvals.trace import entries
 from legation.approvals.trace.chain import Chain, Ledger, Report, verify
 from legation.approvals.trace.entries import TraceFilter
 from legation.approvals.trace.step import new_trace_id
 from legation.approvals.transitions import Transitions, get
+from legation.approvals.upkeep import DEAD_MS, GRACE, SignsOfLife
 from legation.store.database.transaction import Database, Queries, Rows, Transaction, parse, rows
 from legation.store.identity import members, tokens, users
 from legation.store.secrets.sealer import Sealer
@@ -26,7 +27,8 @@ from legation.wire.principal import Level, Principal
 NOW = 1_700_000_000_000
 MINUTE = 60_000
 SERVER = "srv-1"
-WAITER = "ins_1"
+HOLDER = "ins_1"
+WAITER = Waiter("session:ses_1", HOLDER)
 VERSION = "v1"
 
 T = TypeVar("T")
@@ -67,6 +69,8 @@ def proposal(action: Action | None = None, **given: Any) -> Proposal:
         "policy_rule": "claude:rule-2",
         "expires_at": NOW + 5 * MINUTE,
     }
+    if isinstance(holder := given.get("waiter"), str):  # in which process a session waits
+        given["waiter"] = Waiter(WAITER.id, holder)
     return Proposal(**(values | given))
 
 
@@ -85,19 +89,25 @@ class Installation:
         return await self.ledger.transact("local", work, *args, **kwargs)
 
     async def ask(self, action: Action | None = None, now: int = NOW, **given: Any) -> Approval:
-        return await self.do(self.approvals.propose, proposal(action, **given), now)
+        asked = proposal(action, **given)
+        if asked.waiter.holder != HOLDER:
+            is_process = not asked.waiter.holder.startswith(PROGRAM)
+            await self.sign(asked.waiter.holder, SERVER if is_process else None)
+        return await self.do(self.approvals.propose, asked, now)
 
     async def answer(
         self, approval: Approval, answer: ApprovalAnswer = YES, by: Principal = PERSON, now: int = NOW + 1
     ) -> Approval:
         return await self.do(self.approvals.resolve, by, approval.id, answer, now)
 
-    async def consume(self, approval: Approval, now: int = NOW + 2, **given: str) -> Approval:
+    async def consume(
+        self, approval: Approval, now: int = NOW + 2, waiter: Waiter | None = None, **given: str
+    ) -> Approval:
         return await self.do(
             self.approvals.consume,
             approval.workspace_id,
             approval.id,
-            given.get("waiter", approval.waiter),
+            approval.awaited_by if waiter is None else waiter,
             given.get("digest", approval.action_digest),
             given.get("policy_version", approval.policy_version),
             now,
@@ -116,9 +126,16 @@ class Installation:
     async def verify(self) -> Report:
         return await verify(self.database, self.sealer, "local", SERVER)
 
-    async def open_waiters(self) -> list[str]:
-        """Whom anything open waits for."""
-        return [row["waiter"] for row in await self.database.read(rows, Queries("approvals").waiters())]
+    async def open_holders(self) -> list[str]:
+        """Who holds anything open."""
+        is_open = "status in ('pending', 'approved') and consumed_at is null"
+        found = await self.sql(f"select distinct holder from approval where {is_open} order by holder")
+        return [row["holder"] for row in found]
+
+    async def sign(self, holder: str, server: str | None = SERVER) -> None:
+        """Say that the holder is there, at this moment of the pulse."""
+        grace = DEAD_MS if server is None else GRACE * SignsOfLife().sign_ms
+        await self.database.transact(rows, Queries("door").sign(id=holder, server=server, grace=grace))
 
     async def sql(self, text: str) -> Rows:
         """As somebody who can write the database would."""
@@ -133,7 +150,9 @@ def raw(text: str) -> Transaction[Rows]:
 async def open_installation(database: Either) -> Installation:
     await add_workspaces(database)
     await add_asker(database, AGENT.id)
-    return Installation(database, new_sealer())
+    opened = Installation(database, new_sealer())
+    await opened.sign(HOLDER)
+    return opened
 
 
 async def add_asker(database: Database, token: str, workspace: str = "local") -> None:

@@ -1,7 +1,7 @@
 """`always` is a grant, and the answer to this one."""
 
 import pytest
-from tests.approvals.installation import NOW, PERSON, SUPERVISOR, WAITER, YES, Installation, write_file
+from tests.approvals.installation import HOLDER, NOW, PERSON, SUPERVISOR, YES, Installation, write_file
 
 from legation.approvals import grants
 from legation.approvals.approval import ApprovalState
@@ -14,7 +14,7 @@ from legation.testing.clock import FakeClock
 
 def desk(installation: Installation) -> tuple[ApprovalQueue, GrantService]:
     clock = FakeClock(NOW + 1)
-    return ApprovalQueue(installation.ledger, clock, WAITER), GrantService(
+    return ApprovalQueue(installation.ledger, clock, HOLDER), GrantService(
         installation.database, installation.sealer, clock
     )
 

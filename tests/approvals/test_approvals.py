@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from tests.approvals.installation import (
     AGENT,
+    HOLDER,
     MINUTE,
     NO,
     NOW,
@@ -13,6 +14,7 @@ from tests.approvals.installation import (
     SECOND,
     SUPERVISOR,
     VERSION,
+    WAITER,
     YES,
     Installation,
     principal,
@@ -27,6 +29,7 @@ from legation.approvals.approval import (
     TRANSITIONS,
     ApprovalAnswer,
     ApprovalState,
+    Waiter,
 )
 from legation.approvals.transitions import expire_due, get, supersede
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, InvalidParams, NotFound
@@ -239,7 +242,8 @@ async def test_an_approval_is_used_for_its_action_policy_and_waiter_alone(instal
     for wrong, reason in (
         ({"digest": other}, "action"),
         ({"policy_version": "v2"}, "policy-changed"),
-        ({"waiter": "ins_2"}, "waiter"),
+        ({"waiter": Waiter(WAITER.id, "ins_2")}, "waiter"),
+        ({"waiter": Waiter("session:ses_2", HOLDER)}, "waiter"),
     ):
         with pytest.raises(Conflict) as caught:
             await installation.consume(approval, NOW + 2, **wrong)
@@ -311,10 +315,10 @@ async def test_d15_what_a_dead_process_waited_for_is_superseded_and_says_so(
     for approval in (approved, used):
         await installation.answer(approval)
     await installation.consume(used)
-    assert await installation.open_waiters() == ["ins_dead", "run_1"]
+    assert await installation.open_holders() == ["ins_dead", "run_1"]
     ended = await supersede(installation.ledger, installation.approvals, ["ins_dead", "ins_other"], NOW + 5)
     assert {approval.id for approval in ended} == {pending.id, approved.id}
-    assert await installation.open_waiters() == ["run_1"]
+    assert await installation.open_holders() == ["run_1"]
     with pytest.raises(AlreadyAnswered) as caught:
         await installation.answer(pending)
     assert caught.value.data == {"status": "superseded"}
@@ -430,7 +434,8 @@ async def test_the_same_approval_is_not_asked_for_twice(installation: Installati
         {"expires_at": NOW - 1},
         {"expires_at": NOW + LONGEST_WAIT_MS + 1},
         {"id": ""},
-        {"waiter": ""},
+        {"waiter": Waiter("", HOLDER)},
+        {"waiter": Waiter(WAITER.id, "")},
         {"policy_rule": "a\x00b"},
         {"trace_id": "not hex"},
         {"action": Action(agent="claude", tool="")},

@@ -76,7 +76,10 @@ class Life(RuleBasedStateMachine):
     def begin(self) -> None:
         async def enter() -> Installation:
             database = SqliteDatabase(Path(self.folder.name) / "legation.db")
-            return await open_installation(await self.stack.enter_async_context(opened(database)))
+            made = await open_installation(await self.stack.enter_async_context(opened(database)))
+            for waiter in WAITERS:
+                await made.sign(waiter)
+            return made
 
         self.installation = self.runner.run(enter())
 
@@ -135,7 +138,7 @@ class Life(RuleBasedStateMachine):
     @rule(model=asked, right=st.booleans())
     def consume(self, model: Model, right: bool) -> None:
         usable = model.status == "approved" and not model.consumed and model.expires > self.now
-        given = {} if right else {"digest": "0" * 64}
+        given: dict[str, Any] = {} if right else {"digest": "0" * 64}
         self.attempt(
             self.installation.consume(model.approval, self.now, **given),
             None if usable and right else Conflict,
@@ -162,7 +165,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(waiter=st.sampled_from(WAITERS))
     def restart(self, waiter: str) -> None:
-        dead = [model for model in self.models if model.is_open() and model.approval.waiter == waiter]
+        dead = [model for model in self.models if model.is_open() and model.approval.holder == waiter]
         work = supersede(self.installation.ledger, self.installation.approvals, [waiter], self.now)
         assert len(self.attempt(work, None)) == len(dead)
         for model in dead:

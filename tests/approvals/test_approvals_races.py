@@ -129,7 +129,7 @@ async def after_the_restart(folder: Path, sealer: Sealer, waiter: str, *, comes_
         installation = Installation(database, sealer)
         effects = Counter((folder / "effects").read_text().split())
         assert set(effects.values()) <= {1}, "an effect happened twice"
-        rows = await installation.sql(f"select id from approval where waiter = '{waiter}'")
+        rows = await installation.sql(f"select id from approval where holder = '{waiter}'")
         seen: Counter[str] = Counter()
         for row in rows:
             approval = await installation.get(await _named(installation, row["id"]))

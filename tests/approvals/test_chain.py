@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.approvals.installation import (
     AGENT,
+    HOLDER,
     MINUTE,
     NOW,
     PERSON,
@@ -236,7 +237,9 @@ async def test_rotation_leaves_content_readable(database: Either) -> None:
     former, current = new_key(), new_key()
     await add_workspaces(database)
     await add_asker(database, AGENT.id)
-    await some_history(Installation(database, Sealer(KeyRing(former))))
+    before = Installation(database, Sealer(KeyRing(former)))
+    await before.sign(HOLDER)
+    await some_history(before)
     await Rewrapper(database, Sealer(KeyRing(current, (former,)))).run(lambda _done: None)
     report = await verify(database, Sealer(KeyRing(current)), "local", SERVER)
     assert (report.ok, report.purged) == (True, 0)
@@ -317,8 +320,21 @@ async def test_many_at_once_make_one_chain(installation: Installation) -> None:
     assert (report.faults, report.steps) == ((), 30 * 2 + 60 * 3)
 
 
+async def test_sqlite_refuses_to_move_the_head_without_its_steps(
+    installation: Installation,
+) -> None:
+    if installation.database.dialect == "postgres":
+        return
+    chain = Chain("srv-2", installation.sealer, at_once=True)  # as on Postgres, which it is not
+    with pytest.raises(Conflict, match="another server"):
+        await installation.database.transact(chain.append, "local", allowed(), NOW)
+    assert await installation.database.read(chains, "local") == []
+
+
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_steps_are_the_same_however_they_are_written(installation: Installation, at_once: bool) -> None:
+    if at_once and installation.database.dialect == "sqlite":
+        return  # it writes them one by one
     chain = Chain("srv-2", installation.sealer, at_once=at_once)
     who = Principal(kind="user", id="usr_1", workspace="local", scopes=frozenset(), level=2, user="usr_1")
     call = TracedCall(trace_id=new_trace_id(), agent="é\"'", tool="t", session_id="ses_1")
@@ -541,7 +557,15 @@ async def test_an_approval_that_was_bound_to_another_policy_is_held_against_that
     approval = await installation.ask()
     again = write_file()
     await installation.do(
-        installation.approvals.rebind, approval, again, "human_approval", "claude:rule-9", "v2", (), NOW + 1
+        installation.approvals.rebind,
+        approval,
+        again,
+        "human_approval",
+        "claude:rule-9",
+        "v2",
+        (),
+        "",
+        NOW + 1,
     )
     await installation.answer(approval)
     assert await faults(installation) == []

@@ -147,7 +147,7 @@ async def test_what_is_open_holds_what_comes_after_it(installation: Installation
 async def test_an_effect_under_way_holds_its_call(installation: Installation) -> None:
     (approval,) = await history(installation, 1)
     begin = Queries("door").begin_effect(
-        workspace="local", trace_id=approval.trace_id, waiter="w", agent="a", tool="t", approval_id=None,
+        workspace="local", trace_id=approval.trace_id, holder="w", agent="a", tool="t", approval_id=None,
         session_id=None, turn_id=None, tool_call_id=None, now=NOW,
     )  # fmt: skip
     await installation.database.transact(rows, begin)

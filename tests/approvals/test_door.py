@@ -1,9 +1,9 @@
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.approvals.doors import ASKER, LIMIT, NO, POLICY, YES, Counter, Rig, call, open_door, request
 from tests.approvals.installation import NOW, PERSON, SUPERVISOR, Installation
 

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.approvals.doors import ASKER, LIMIT, NO, POLICY, YES, Counter, Rig, call, open_door, request
 from tests.approvals.installation import NOW, PERSON, SERVER, Installation
 from tests.approvals.test_door_away import away

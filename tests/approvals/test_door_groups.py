@@ -29,6 +29,7 @@ class Gate:
         self.read, self.ping = installation.database.read, installation.database.ping
         self.scrub, self.version = installation.database.scrub, installation.database.version
         self.migrate = installation.database.migrate
+        self.listen, self.notify = installation.database.listen, installation.database.notify
         self.passed = 0
         self.open = asyncio.Event()
         self.fails = False
@@ -132,5 +133,6 @@ async def test_a_long_line_is_written_in_several_transactions(installation: Inst
     async with asyncio.timeout(LIMIT):
         written = await asyncio.gather(*appending)
     assert [step.seq for steps in written for step in steps] == list(range(1, 3 * count + 1))
-    assert gate.passed == 4  # the first had nobody to wait for
+    # Whoever comes at the same moment goes along with the first; on Postgres that one finds that a key has to be made.
+    assert gate.passed == (3 if installation.database.dialect == "sqlite" else 4)
     assert (await installation.verify()).ok

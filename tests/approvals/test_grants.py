@@ -1,6 +1,7 @@
 """A grant is bounded, well-formed, a person's, and ends."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -9,12 +10,13 @@ from tests.approvals.installation import NOW, PERSON, SUPERVISOR, Installation, 
 from legation.approvals import grants
 from legation.approvals.approval import Glob
 from legation.approvals.grants import Grant, GrantService, new_grant_id
-from legation.approvals.policy.facts import Facts
+from legation.approvals.policy.facts import Facts, carried
 from legation.clock import SystemClock
 from legation.errors import Conflict, Forbidden, InvalidParams, NotFound
 from legation.wire.action import Action
 from legation.wire.api.approvals import NewGrant
 from legation.wire.principal import Principal
+from legation.wire.resolved import ResolvedPaths
 
 HOUR = 3600
 
@@ -264,3 +266,91 @@ def test_a_sessions_grant_for_edits_is_for_its_folder(tmp_path: Path) -> None:
     assert grant.covers(told, "s", facts)
     assert not grant.covers(msgspec.structs.replace(told, command="rm -rf /"), "s", facts)
     assert not grant.covers(msgspec.structs.replace(told, unclear=("whither",)), "s", facts)
+
+
+def of_folder(folder: str, **given: Any) -> Grant:
+    values: dict[str, Any] = {
+        "id": "grt_1",
+        "workspace_id": "local",
+        "agent": "claude",
+        "tools": "*",
+        "kinds": None,
+        "created_at": 0,
+        "expires_at": 1,
+        "granted_kind": "user",
+        "granted_by": "usr_1",
+        "granted_user": "usr_1",
+        "revoked_at": None,
+        "revoked_by": None,
+        "folder": folder,
+    }
+    return Grant(**(values | given))
+
+
+def test_a_grant_of_a_folder_covers_what_surely_lies_there(tmp_path: Path) -> None:
+    """INV-G6; whatever links there are, and wherever the agent works."""
+    work, other = tmp_path / "work", tmp_path / "other"
+    (work / "sub").mkdir(parents=True)
+    other.mkdir()
+    (work / "sub/out").symlink_to(other)
+    (tmp_path / "alias").symlink_to(work)  # another name of the same folder
+    (work / "moved").symlink_to(other)
+    facts = Facts(str(work), str(work), str(tmp_path))
+
+    def covers(folder: Path, *paths: Path | str, **given: Any) -> bool:
+        action = Action(agent="claude", tool="Write", kind="edit", paths=tuple(map(str, paths)), **given)
+        return of_folder(str(folder)).covers(action, None, facts)
+
+    assert covers(work / "sub", work / "sub/a", work / "sub/new/b")
+    assert covers(tmp_path / "alias", work / "a")
+    assert covers(tmp_path / "alias/sub", work / "sub/a")
+    assert covers(other, other / "a"), "it need not be where the agent works"
+    for outside in (work / "a", work / "sub/out/a", work / "sub/../a", work / "subs/a", "~/x", "~ada/x"):
+        assert not covers(work / "sub", work / "sub/a", outside), outside
+    assert not covers(work / "moved", other / "a"), "a link in the workspace may be the agent's"
+    assert not covers(work / "sub"), "what touches nothing that is known lies nowhere"
+    assert not covers(work / "sub", work / "sub/a", unclear=("env",))
+    always = Action(agent="claude", tool="Write", kind="edit", paths=(str(work / "sub/a"),))
+    assert not of_folder(str(work)).covers_always(always, None)
+
+
+def test_a_command_is_covered_by_the_folder_that_it_runs_in(tmp_path: Path) -> None:
+    def covers(folder: str, cwd: str | None, *paths: str, kinds: tuple[str, ...] | None = None) -> bool:
+        facts = Facts(str(tmp_path), cwd, str(tmp_path))
+        action = Action(agent="claude", tool="Bash", kind="execute", command="make", paths=paths)
+        return of_folder(folder, kinds=kinds).covers(action, None, facts)
+
+    here = str(tmp_path)
+    assert covers(here, here)
+    assert covers(here, f"{here}/sub", f"{here}/a", kinds=("execute",))
+    assert not covers(here, None)
+    assert not covers(f"{here}/sub", here)
+    assert not covers(here, here, "/etc/passwd")
+    edits = of_folder(here, kinds=("edit",))
+    disguised = Action(agent="claude", tool="Bash", kind="edit", command="make", paths=(f"{here}/a",))
+    assert not edits.covers(disguised, None, Facts(here, here, here))
+
+
+def test_of_an_agent_elsewhere_the_folder_is_the_one_that_it_resolved(tmp_path: Path) -> None:
+    """The same names on this machine say nothing."""
+    (tmp_path / "a").symlink_to("/etc/passwd")
+    work, path = str(tmp_path), str(tmp_path / "a")
+    action = Action(agent="claude", tool="Write", kind="edit", paths=(path,))
+
+    def covers(folder: str, real: str | None) -> bool:
+        told = ResolvedPaths(workspace=work, cwd=work, paths=(real,), folders={work: work})
+        return of_folder(folder).covers(action, None, carried(action, told))
+
+    assert covers(work, path)
+    assert not covers(work, "/etc/passwd")
+    assert not covers(work, None)
+    assert not covers("/elsewhere", path), "it was not carried, so it is not known"
+
+
+@pytest.mark.parametrize("folder", ["work", "../x", "~/x", "/", "//", "/a/..", "/nul\0", "/half\ud800"])
+async def test_a_folder_that_is_none_is_refused(installation: Installation, folder: str) -> None:
+    made = GrantService(installation.database, installation.sealer, SystemClock())
+    new = NewGrant(agent="claude", tools="*", duration=60, folder=folder)
+    with pytest.raises(InvalidParams, match="folder"):
+        await installation.database.transact(made.give, PERSON, new, grant="grt_1", now_ms=NOW)
+    assert await installation.database.read(grants.live, "local", NOW) == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.approvals.installation import AGENT, NOW, PERSON, proposal, write_file
+from tests.approvals.installation import AGENT, HOLDER, NOW, PERSON, proposal, write_file
 from tests.store.installation import new_sealer
 
 from legation.approvals.approval import ApprovalAnswer
@@ -21,6 +21,7 @@ from legation.approvals.transitions import Transitions
 from legation.clock import new_id
 from legation.errors import InvalidParams, StorageFailed
 from legation.store.database.sqlite import MemoryDatabase
+from legation.store.database.transaction import Queries, rows
 from legation.store.identity.workspaces import bootstrap
 
 CALLS = 20
@@ -31,6 +32,7 @@ async def filed(path: Path) -> AsyncIterator[tuple[FiledLedger, Transitions]]:
     async with MemoryDatabase() as database:
         await database.transact(bootstrap, new_id("usr"), now_ms=NOW)
         chain = Chain("exec", new_sealer())
+        await database.transact(rows, Queries("door").sign(id=HOLDER, server="exec", grace=1))
         with TraceFile(path) as file:
             yield FiledLedger(database, chain, "local", file), Transitions(chain)
 

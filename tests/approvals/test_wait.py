@@ -7,8 +7,8 @@ from tests.approvals.doors import YES, Rig, open_door, request
 from tests.approvals.installation import PERSON, SUPERVISOR, Installation
 
 from legation.approvals.approval import Approval, ApprovalState
-from legation.approvals.door import LOOK_MS
 from legation.approvals.queue import MOST_PATTERNS
+from legation.approvals.sweep import LOOK_MS
 from legation.errors import Forbidden
 
 pytestmark = pytest.mark.heavy

@@ -30,6 +30,7 @@ async def main() -> None:
     async with SqliteDatabase(Path(folder) / "legation.db") as database:
         installation = Installation(database, Sealer(KeyRing(make_key(Secret(key, "vault-key")))))
         await add_asker(database, AGENT.id)
+        await installation.sign(waiter)
         sys.stdout.write("acting\n")
         sys.stdout.flush()
         await asyncio.gather(*[act(installation, waiter, effects) for _ in range(AT_ONCE)])

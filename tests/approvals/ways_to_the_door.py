@@ -28,7 +28,6 @@ from legation.approvals.trace.export import lines, whole_lines
 from legation.approvals.trace.step import StepKind
 from legation.cli.door import own_door, who
 from legation.gateway.tools import action_for
-from legation.host.agent import Where
 from legation.host.requests.door_approver import DoorApprover
 from legation.server.auth import make_authenticate
 from legation.server.http.app import AppOptions, make_app
@@ -97,6 +96,7 @@ def ask(wish: Wish, folder: Path, number: int) -> Ask:
         asked_at=0,
         tool_call_id=f"call_{number}",
         turn="trn_1",
+        cwd=str(folder),
     )
 
 
@@ -175,7 +175,7 @@ def _considered(found: Considered) -> tuple[object, ...]:
 async def by_permission(folder: Path, policy: str, wishes: Sequence[Wish]) -> list[Told]:
     """A host's session asks."""
     async with _at_a_door(folder, policy) as (rig, answering):
-        approver = DoorApprover(rig.door, where=lambda _: Where(str(folder)), requester_of=lambda _: ASKER)
+        approver = DoorApprover(rig.door, ASKER)
         decisions = []
         for number, wish in enumerate(wishes):
             work = asyncio.create_task(approver.decide(ask(wish, folder, number)))
@@ -221,7 +221,6 @@ async def by_terminal(folder: Path, policy: str, wishes: Sequence[Wish]) -> list
         person,
         session_id=SESSION,
         trace=trace,
-        where=lambda _: Where(str(folder)),
         cancel_turn=lambda: pytest.fail("nobody cancelled"),
         timeout=600,
         clock=RigClock(),

@@ -18,11 +18,12 @@ from tests.cli.command import LIMIT, environment
 
 from legation.wire.api.server import ServerFile
 
-_UP = re.compile(rb"(Legation is up|listening on http|no runs to work on).*\n")
+_UP = re.compile(rb"(Legation is up|listening on http|ready; worker).*\n")
 
 
 class Running:
     program: Sequence[str] = ("-m", "legation")
+    started_in: Path | None = None  # its home, unless said
 
     def __init__(self, home: Path, *argv: str, **env: str) -> None:
         self.home = home
@@ -30,7 +31,7 @@ class Running:
         self.process = subprocess.Popen(
             [sys.executable, *self.program, *argv],
             env=environment(home, **{"LEGATION_REHEARSAL_EXECUTES": "true", **env}),
-            cwd=home,
+            cwd=self.started_in or home,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

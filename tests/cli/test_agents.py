@@ -46,7 +46,7 @@ def test_a_bare_noun_lists_what_there_is_and_what_to_do_next(home: Path) -> None
     assert done.returncode == 0, done.stderr
     rows = {row.split()[0]: row for row in done.stdout.splitlines()}
     assert list(rows)[:5] == ["name", "claude", "codex", "opencode", "amp"]
-    assert list(rows)[-1] == "rehearsal"
+    assert list(rows)[-2:] == ["rehearsal", "mock"]
     assert rows["claude"].endswith("legation agents install claude")
     assert "built in" in rows["rehearsal"]
 
@@ -104,11 +104,11 @@ def test_the_doctor_starts_what_is_here(home: Path) -> None:
     assert "absent  claude" in done.stdout
     assert legation(home, "agents", "doctor", "claude").returncode == 1
     (health,) = json_lines(legation(home, "agents", "doctor", "mock", "--json").stdout)
-    assert (health["agent"], health["verdict"]) == ("rehearsal", "ok")
+    assert (health["agent"], health["verdict"]) == ("mock", "ok")
 
 
 def test_modes_and_models_say_who_says_so(home: Path) -> None:
-    first = legation(home, "agents", "modes", "mock")
+    first = legation(home, "agents", "modes", "rehearsal")
     assert "asked of the agent just now" in first.stdout
     assert "default (default)" in first.stdout
     (kept,) = json_lines(legation(home, "agents", "models", "rehearsal", "--json").stdout)

@@ -32,7 +32,7 @@ def test_a_bare_noun_lists_what_is_pending(run: Command, server: CannedServer) -
     done = run("approvals")
     assert (done.returncode, done.stderr) == (0, "")
     head, *rows = done.stdout.splitlines()
-    assert head.split() == ["id", "agent", "tool", "rule", "asked", "needs", "left", "note"]
+    assert head.split() == ["id", "agent", "what", "session", "rule", "asked", "needs", "left", "note"]
     assert [row.split()[0] for row in rows] == ["apr_1", "apr_2", "apr_3"]
     assert "4m30s" in rows[0]
     assert server.door.bodies == [("pending", "", "", 100)]

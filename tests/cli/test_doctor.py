@@ -42,10 +42,15 @@ def test_the_parser_of_shell_lines_is_tried_and_missed(
 
 
 def test_settings_are_shown_with_their_source(home: Path) -> None:
+    shown = legation(home, "doctor", "--all", LEGATION_IDLE_TIMEOUT="90s").stdout
+    assert "idle_timeout: 90.0 (env LEGATION_IDLE_TIMEOUT)" in shown
+    assert "stop_grace: " in shown
+
+
+def test_without_being_asked_it_only_names_the_settings_that_somebody_set(home: Path) -> None:
     shown = legation(home, "doctor", LEGATION_IDLE_TIMEOUT="90s").stdout
-    assert (
-        "idle_timeout: 90.0 (environment LEGATION_IDLE_TIMEOUT)" in shown or "LEGATION_IDLE_TIMEOUT" in shown
-    )
+    assert "settings: idle_timeout set, the others as they come" in shown
+    assert "stop_grace" not in shown
 
 
 def test_broken_settings_make_it_fail(home: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from legation.approvals.policies import Policies
 from legation.approvals.trace.export import whole_lines
 from legation.cli.door import own_door, who
-from legation.host.agent import Where
 from legation.host.requests.handlers import ApproveAll, Approver
 from legation.wire.action import Action, Ask, Decision
 
@@ -51,7 +50,6 @@ async def door(folder: Path, person: Approver, cancelled: list[str] | None = Non
         person,
         session_id="ses_1",
         trace=folder / "trace.jsonl",
-        where=lambda _: Where(str(folder)),
         cancel_turn=lambda: gone.append("cancelled"),
         timeout=600,
     )
@@ -61,7 +59,9 @@ async def door(folder: Path, person: Approver, cancelled: list[str] | None = Non
 
 def edit(folder: Path) -> Ask:
     action = Action(agent="claude", tool="edit", kind="edit", paths=(str(folder / "a.py"),))
-    return Ask(id="apr_1", session_id="ses_1", action=action, options=(), title="t", asked_at=0)
+    return Ask(
+        id="apr_1", session_id="ses_1", action=action, options=(), title="t", asked_at=0, cwd=str(folder)
+    )
 
 
 def happened(folder: Path) -> list[str]:

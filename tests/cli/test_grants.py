@@ -66,3 +66,12 @@ def test_a_grant_without_an_end_cannot_be_given(run: Command, server: CannedServ
     done = run("grants", "give", "claude-*", "Bash")
     assert (done.returncode, "--for" in done.stderr) == (2, True)
     assert server.door.bodies == []
+
+
+def test_a_grant_is_for_a_session_and_a_folder(run: Command, server: CannedServer, home: Path) -> None:
+    argv = ("grants", "give", "claude", "*", "--for", "15m", "--session", "ses_1", "--in", "src")
+    done = run(*argv)
+    assert done.returncode == 0, done.stderr
+    given = server.door.bodies[-1]
+    assert isinstance(given, NewGrant)
+    assert (given.session_id, given.folder) == ("ses_1", str(home / "src"))

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.command import AtTerminal, json_lines, legation
 from tests.cli.server_process import running
 from tests.server.sessions.test_making import NEW, play, speaking
-from tests.server.test_retention_killed import add_calls
+from tests.server.test_retention_killed import Place, add_calls
 
 from legation.store.sizes import Sample
 
@@ -84,7 +84,7 @@ def test_what_is_old_is_shown_and_goes_where_somebody_says_so(tmp_path: Path) ->
 def test_a_trace_that_was_cut_says_how_far_back_it_reaches(tmp_path: Path) -> None:
     with running(tmp_path, "server", "--port", "0") as server:
         server.line()
-    asyncio.run(add_calls(server.data_dir, 4))
+    asyncio.run(add_calls(Place(tmp_path), 4))
     with running(tmp_path, "server", "--port", "0") as server:
         server.line()
         assert "reaches back" not in legation(tmp_path, "trace", "verify").stdout

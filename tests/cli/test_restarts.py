@@ -23,6 +23,19 @@ from legation.errors import STATUS, Code
 pytestmark = pytest.mark.heavy  # servers and processes, several for each test
 
 ENDS = pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["term", "kill"])
+
+
+def paired(cases: list[tuple[str, ...]]) -> list[Any]:
+    """Two cases with both ends: every day each case and each end once, in the long run all four."""
+    both = [(end, case) for end in (signal.SIGTERM, signal.SIGKILL) for case in cases]
+    return [
+        pytest.param(
+            end, case, id=f"{end.name}-{case[0]}", marks=pytest.mark.slow if number in (1, 2) else ()
+        )
+        for number, (end, case) in enumerate(both)
+    ]
+
+
 AWAY, BACK = "the server went away, waiting for it", "the server is back"
 
 
@@ -148,9 +161,9 @@ def wait_for(done: Callable[[], bool]) -> None:
 # Followers.
 
 
-@ENDS
 @pytest.mark.parametrize(
-    "words", [("events", "mine", "--follow", "--json"), ("sessions", "tail", "mine", "--json")]
+    ("end", "words"),
+    paired([("events", "mine", "--follow", "--json"), ("sessions", "tail", "mine", "--json")]),
 )
 def test_whoever_follows_a_session_goes_on_after_each_restart_with_nothing_lost_or_doubled(
     restarted: Restarted, home: Path, end: signal.Signals, words: tuple[str, ...]
@@ -218,14 +231,14 @@ def test_a_client_that_found_its_server_finds_the_next_one(restarted: Restarted,
 # What was asked.
 
 
-@ENDS
 @pytest.mark.parametrize(
-    ("step", "asks"),
-    [("ask write a.txt one", "[c]ancel the turn: "), ("elicit Name? who:string", "no answer): ")],
+    ("end", "asked"),
+    paired([("ask write a.txt one", "[c]ancel the turn: "), ("elicit Name? who:string", "no answer): ")]),
 )
 def test_a_question_at_the_terminal_is_taken_back_with_a_word_on_what_happened(
-    restarted: Restarted, home: Path, end: signal.Signals, step: str, asks: str
+    restarted: Restarted, home: Path, end: signal.Signals, asked: tuple[str, str]
 ) -> None:
+    step, asks = asked
     terminal = AtTerminal(home, "sessions", "new", "rehearsal", rehearse(step), "--id", "mine")
     try:
         terminal.until(asks)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,14 @@ from tests.postgres import Postgres
 from legation.proc.tree import process
 
 pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One for all who change nothing."""
+    with running(tmp_path_factory.mktemp("shared")) as up:
+        up.line()
+        yield up
 
 
 def test_up_says_one_line_and_everything_else_finds_it(tmp_path: Path) -> None:
@@ -118,10 +126,8 @@ def test_a_day_with_tokens_users_and_workspaces(tmp_path: Path) -> None:
         (("restore", "nothing.tar"), 3, "no such file"),
     ],
 )
-def test_a_mistake_is_told_in_one_line(tmp_path: Path, argv: tuple[str, ...], code: int, says: str) -> None:
-    with running(tmp_path) as up:
-        up.line()
-        done = legation(tmp_path, *argv)
+def test_a_mistake_is_told_in_one_line(shared: Running, argv: tuple[str, ...], code: int, says: str) -> None:
+    done = legation(shared.home, *argv)
     assert (done.returncode, done.stdout) == (code, "")
     assert says in done.stderr
     assert done.stderr.startswith("legation: cannot")
@@ -657,7 +663,15 @@ def test_other_signals_end_it_as_well(tmp_path: Path, number: int) -> None:
 def test_a_worker_needs_postgres(tmp_path: Path) -> None:
     refused = legation(tmp_path, "worker")
     assert refused.returncode == 2
-    assert "LEGATION_DATABASE_URL" in refused.stderr
+    for name in ("DATABASE_URL", "WORKER_ID", "REPORT_URL"):  # all that is missing, at once
+        assert f"LEGATION_{name} is missing" in refused.stderr
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx2.get(url).status_code == 200
+    except httpx2.HTTPError:
+        return False
 
 
 def test_servers_and_a_worker_share_a_postgres(tmp_path: Path, postgres: Postgres) -> None:
@@ -678,7 +692,15 @@ def test_servers_and_a_worker_share_a_postgres(tmp_path: Path, postgres: Postgre
         made = legation(tmp_path / "one", "tokens", "new", "shared", **env)
         headers = {"Authorization": f"Bearer {made.stdout.strip()}"}
         assert httpx2.get(f"{two.server_file().url}/v1/me", headers=headers).status_code == 200
-        worker = Running(tmp_path, "worker", **env)
-        assert "no runs to work on yet" in worker.line()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        named = {"LEGATION_WORKER_ID": "w1", "LEGATION_REPORT_URL": one.server_file().url}
+        worker = Running(tmp_path, "worker", **env, **named, LEGATION_WORKER_PORT=str(port))
+        assert "ready; worker w1" in worker.line()
+        at = f"http://127.0.0.1:{port}"
+        _until(lambda: _answers(f"{at}/health"))
+        assert httpx2.get(f"{at}/health").json() == {"status": "ok", "worker": "w1", "busy": 0}
+        assert "legation_worker_claims" in httpx2.get(f"{at}/metrics").text
         assert worker.stop() == 0
         assert "pg_dump" in legation(tmp_path / "one", "backup", "copy.tar", **env).stderr

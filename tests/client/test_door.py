@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, fields
 from tests.client.both_clients import TOKEN, Driver, both
 from tests.client.canned_door import TOKEN as CANNED_TOKEN
 from tests.client.canned_door import CannedServer, canned, entry, view
@@ -288,6 +287,14 @@ def test_a_refused_tool_is_the_right_error_and_is_never_tried_again(
         driver.call(faulty.url, lambda one: one.call_tool("t", {}))
     assert type(caught.value) is kind
     assert len(faulty.asked) == 1
+
+
+@both
+def test_a_call_with_a_key_is_sent_again_under_it(driver: Driver) -> None:
+    away = problem(503, "legation/unavailable", "cannot wait any longer: the server stops")
+    with serving(in_turn(away, ok(RETURNED))) as faulty:
+        assert driver.call(faulty.url, lambda one: one.call_tool("t", {}, key="k1")).result == 1
+    assert [asked.headers["idempotency-key"] for asked in faulty.asked] == ["k1", "k1"]
 
 
 @both

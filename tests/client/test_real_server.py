@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from legation.client import AsyncLegation, Legation, Spawn
-from legation.errors import Conflict, Forbidden, NotFound, Unauthenticated
+from legation.errors import AlreadyAnswered, Conflict, Forbidden, NotFound, Unauthenticated
 
 pytestmark = pytest.mark.heavy  # a server each
 
@@ -74,6 +74,41 @@ def test_every_operation_works(tmp_path: Path) -> None:
     assert TOKEN not in (tmp_path / "server.log").read_text()
 
 
+ASKS = """
+name: p
+rules:
+  - {id: asks, tools: "*", action: human_approval}
+"""
+
+
+async def test_a_program_asks_waits_uses_and_takes_back(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(ASKS)
+    settings = Spawn(
+        data_dir=tmp_path / "data",
+        token=TOKEN,
+        log=tmp_path / "server.log",
+        env={"LEGATION_POLICY": str(tmp_path / "policy.yaml")},
+        wait=60.0,
+    )
+    with Legation.start(settings) as owner:
+        secret = owner.tokens.create("ci", kind="agent").secret
+        with Legation.connect(owner.url, secret) as program:
+            asked = program.asks.ask("run:1", "deploy", {"to": "production"}, key="k")
+            assert program.asks.ask("run:1", "deploy", {"to": "production"}, key="k") == asked
+            assert asked.id is not None
+            assert program.asks.get(asked.id).status == "pending"
+            owner.approvals.approve(asked.id)
+            assert program.asks.get(asked.id, wait=60).status == "approved"
+            assert program.asks.use(asked.id).status == "used"
+            with pytest.raises(AlreadyAnswered):
+                program.asks.use(asked.id)
+        async with AsyncLegation.connect(owner.url, secret) as other:
+            again = await other.asks.ask("run:1", "deploy", {"to": "staging"})
+            assert again.id is not None
+            await other.asks.withdraw(again.id)
+            assert (await other.asks.get(again.id)).status == "cancelled"
+
+
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_stream_is_followed_over_restarts_without_a_gap_or_a_double(tmp_path: Path, end: str) -> None:
     server = Legation.start(spawn(tmp_path))
@@ -123,3 +158,26 @@ def test_what_was_started_can_be_found(tmp_path: Path) -> None:
     with Legation.start(spawn(tmp_path)) as started, Legation.find(tmp_path / "data") as found:
         assert found.info() == started.info()
     assert "legation-server-log" not in [thread.name for thread in threading.enumerate()]
+
+
+async def test_the_inbox_is_read_followed_and_put_away(tmp_path: Path) -> None:
+    with Legation.start(spawn(tmp_path)) as owner:
+        before = owner.inbox()
+        assert (before.items, before.stream) == ([], "inbox")
+        session = owner.sessions.create("rehearsal", title="Done")
+        with owner.follow_inbox(before.seq) as changes:
+            session.send("#!rehearse\nsay hello")
+            happened = next(each for each in changes if each.change.happened == "ready")
+        assert happened.change.id == session.id
+        (item,) = owner.inbox().items
+        assert (item.id, item.section, item.session_title) == (session.id, "ready", "Done")
+        async with AsyncLegation.connect(owner.url, TOKEN) as other:
+            assert [each.id for each in (await other.inbox()).items] == [session.id]
+            await other.look_at(session.id, since=item.since)
+            async with other.follow_inbox(happened.seq) as changes:
+                put_away = await anext(changes)
+            assert put_away.change.happened == "looked-at"
+            assert (await other.inbox()).items == []
+            with pytest.raises(NotFound):
+                await other.look_at("none")
+        assert owner.inbox().items == []

@@ -69,6 +69,9 @@ def test_a_session_from_its_beginning_to_its_end(server: Legation, tmp_path: Pat
     middle = recorded[len(recorded) // 2].sequence
     rest = [each for each in recorded if each.sequence > middle]
     assert list(islice(session.events(middle), len(rest))) == rest
+    found = session.snapshot()
+    assert found.offset == recorded[-1].sequence
+    assert b'"text":"three"' in bytes(found.snapshot)
     assert all(each.raw is None for each in recorded)
     assert any(each.raw is not None for each in session.recorded(raw=True))
 

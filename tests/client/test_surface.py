@@ -10,14 +10,18 @@ import pytest
 
 from legation import client
 from legation.client import AsyncLegation, Legation
-from legation.client.operations import Group
+from legation.client.method import Group
 from legation.wire.principal import Role
 
 GROUPS = {
-    "": "audit backup call_tool close connect decide find health info me prune ready rotate_keys sign_in_link sizes start stop",
+    "": "audit backup call_tool close connect decide find follow_inbox health inbox info look_at me prune ready recordings rotate_keys run "
+    "sign_in_link sizes start stop",
     "agents": "install list models modes",
     "sessions": "create get list pages",
+    "runs": "get list submit submit_many",
+    "templates": "get keep list",
     "approvals": "answer_group approve claim deny escalate follow get list",
+    "asks": "ask get use withdraw",
     "grants": "get give list revoke",
     "policy": "explain hits info replay",
     "traces": "export get list verify",

@@ -44,9 +44,8 @@ async def door_in_memory(place: Path, policy: str = POLICY, **habits: Any) -> As
 
 @asynccontextmanager
 async def at_a_door(place: Path, policy: str = POLICY, **options: Any) -> AsyncIterator[AtADoor]:
-    async with door_in_memory(place, policy) as door:
-        approver = DoorApprover(
-            door.door, where=lambda session: made.host.where(session), requester_of=lambda _: HOST
-        )
-        async with rig(place, approver=approver, **options) as made:
-            yield AtADoor(made, door)
+    async with (
+        door_in_memory(place, policy) as door,
+        rig(place, approver=DoorApprover(door.door, HOST), **options) as made,
+    ):
+        yield AtADoor(made, door)

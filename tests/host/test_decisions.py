@@ -162,6 +162,8 @@ session/load-failed: the agent would not
     host/test_load: test_an_unknown_session_that_is_refused_leaves_no_trace
 session/replay-shorter: it told less than is recorded
     host/test_generations: test_an_agent_that_tells_less_than_is_recorded_does_not_replace_it
+session/held-elsewhere: another server of the database has the id; it stays readable here
+    server/peers/test_passed_once: test_an_id_that_two_servers_had_goes_to_the_first_to_claim
 storage/write-failed: shown from memory
     host/test_storage: test_inv_5_a_failing_disk_is_told_once_and_disturbs_no_live_stream
 storage/recovered: stored at last

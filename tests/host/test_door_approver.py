@@ -19,7 +19,6 @@ from legation.approvals.grants import Grant, GrantService, new_grant_id
 from legation.approvals.grants import page as grants_page
 from legation.approvals.policy.shell.split import split
 from legation.errors import AlreadyAnswered, Conflict, Forbidden
-from legation.host.agent import Where
 from legation.host.options import Limits
 from legation.host.requests.door_approver import Decide, DoorApprover
 from legation.host.requests.handlers import Prepared
@@ -27,6 +26,7 @@ from legation.host.session import Session
 from legation.testing.clock import FakeClock
 from legation.wire.action import Action, Ask
 from legation.wire.api.approvals import NewGrant
+from legation.wire.resolved import ResolvedPaths
 
 pytestmark = pytest.mark.heavy  # an agent's process for most
 
@@ -217,7 +217,7 @@ async def test_an_agents_home_is_its_own_and_outside_of_the_workspace(tmp_path: 
         await go(session)
         [chunk] = await said_of(session, "agent-message-chunk")
         home = chunk["content"]["text"]
-        assert at.made.host.where(session.id) == Where(str(at.made.work), home)
+        assert (session.meta.cwd, session.home) == (str(at.made.work), home)
         [permission] = await said_of(session, "permission-asked")
         assert permission["action"]["paths"] == [f"{home}/.bashrc"]
         [answered] = await said_of(session, "permission-answered")
@@ -232,7 +232,13 @@ def ask(name: str = "a.txt", session: str = "ses_1", folder: Path = Path("/w"), 
         agent="claude", tool=given.pop("tool", "edit"), kind="edit", paths=(str(folder / name),), **given
     )
     return Ask(
-        id=f"apr_{session}_{name}", session_id=session, action=action, options=(), title="t", asked_at=0
+        id=f"apr_{session}_{name}",
+        session_id=session,
+        action=action,
+        options=(),
+        title="t",
+        asked_at=0,
+        cwd=str(folder),
     )
 
 
@@ -248,7 +254,7 @@ async def test_a_folder_stays_what_it_was_when_its_session_first_asked(tmp_path:
     inside.mkdir()
     outside.mkdir()
     async with door_in_memory(tmp_path, ALLOW_INSIDE) as rig:
-        approver = DoorApprover(rig.door, where=lambda _: Where(str(inside)), requester_of=lambda _: HOST)
+        approver = DoorApprover(rig.door, HOST)
         assert (await approver.decide(ask(folder=inside))).outcome == "approved"
         inside.rename(tmp_path / "moved")
         inside.symlink_to(outside)
@@ -256,19 +262,34 @@ async def test_a_folder_stays_what_it_was_when_its_session_first_asked(tmp_path:
 
 
 async def test_a_session_that_moved_is_judged_where_it_is(tmp_path: Path) -> None:
-    places = [Where(str(tmp_path / "one")), Where(str(tmp_path / "two"))]
     async with door_in_memory(tmp_path, ALLOW_INSIDE) as rig:
-        approver = DoorApprover(rig.door, where=lambda _: places[0], requester_of=lambda _: HOST)
+        approver = DoorApprover(rig.door, HOST)
         assert (await approver.decide(ask(folder=tmp_path / "one"))).outcome == "approved"
-        places.reverse()
-        assert (await approver.decide(ask("b", folder=tmp_path / "one"))).outcome == "denied"
+        moved = replace(ask("b", folder=tmp_path / "one"), cwd=str(tmp_path / "two"))
+        assert (await approver.decide(moved)).outcome == "denied"
+
+
+async def test_an_ask_of_a_session_here_is_judged_by_this_disk_whatever_it_carries(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "link").symlink_to(tmp_path)
+    async with door_in_memory(tmp_path, ALLOW_INSIDE) as rig:
+        approver = DoorApprover(rig.door, HOST)
+        asked = ask("link/a.txt", folder=inside)
+        harmless = ResolvedPaths(
+            workspace=str(inside),
+            cwd=str(inside),
+            paths=asked.action.paths,
+            folders={str(inside): str(inside)},
+        )
+        assert (await approver.decide(replace(asked, resolved=harmless))).outcome == "denied"
 
 
 async def test_an_agent_that_takes_edits_is_answered_with_the_arguments_that_were_approved(
     tmp_path: Path,
 ) -> None:
     async with door_in_memory(tmp_path) as rig:
-        approver = DoorApprover(rig.door, where=lambda _: Where("/w"), requester_of=lambda _: HOST)
+        approver = DoorApprover(rig.door, HOST)
         asked = replace(ask(params={"path": "/w/a.txt"}), editable=True)
         deciding = asyncio.create_task(approver.decide(asked))
         [approval] = await rig.pending()
@@ -298,12 +319,11 @@ async def test_an_agent_that_acts_on_its_own_cannot_be_given_other_arguments(tmp
 
 async def test_what_cannot_be_judged_or_kept_is_denied_and_says_why(tmp_path: Path) -> None:
     async with door_in_memory(tmp_path) as rig:
-        known = DoorApprover(rig.door, where=lambda _: Where("/w"), requester_of=lambda _: HOST)
-        unknown = DoorApprover(rig.door, where=lambda _: None, requester_of=lambda _: HOST)
-        too_long = await known.decide(ask(tool="t" * 300))
+        approver = DoorApprover(rig.door, HOST)
+        too_long = await approver.decide(ask(tool="t" * 300))
         assert (too_long.outcome, too_long.by) == ("denied", "legation")
         assert "cannot keep a tool's name" in str(too_long.message)
-        assert "there is none" in (await unknown.decide(ask())).reason
+        assert "there is none" in (await approver.decide(replace(ask(), cwd=None))).reason
         assert await rig.installation.entries() == []
 
 
@@ -311,7 +331,7 @@ async def test_a_door_that_is_closed_denies_without_a_word_of_ours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with door_in_memory(tmp_path) as rig:
-        approver = DoorApprover(rig.door, where=lambda _: Where("/w"), requester_of=lambda _: HOST)
+        approver = DoorApprover(rig.door, HOST)
         await rig.door.close()
         decision = await approver.decide(ask())
     assert (decision.outcome, decision.by, decision.message) == (
@@ -327,7 +347,7 @@ async def test_an_agent_that_asks_on_while_the_server_stops_is_one_line_of_the_l
 ) -> None:
     """It was 382."""
     async with door_in_memory(tmp_path) as rig:
-        approver = DoorApprover(rig.door, where=lambda _: Where("/w"), requester_of=lambda _: HOST)
+        approver = DoorApprover(rig.door, HOST)
         await rig.door.close()
         decisions = [await approver.decide(ask(f"{number}.txt")) for number in range(50)]
     assert {decision.outcome for decision in decisions} == {"denied"}
@@ -400,21 +420,20 @@ async def test_a_link_that_is_swapped_after_it_was_told_leads_to_no_other_rule(t
             link.mkdir()
             return prepared
 
-    async with door_in_memory(tmp_path, LOOKED_UP) as door:
-        approver = Swapped(
-            door.door, where=lambda session: made.host.where(session), requester_of=lambda _: HOST
-        )
-        async with rig(tmp_path, approver=approver) as made:
-            session = await made.rehearse()
-            at = AtADoor(made, door)
-            approval, prompting = await asked(at, session, "ask write link/a.txt hello")
-            assert approval.policy_rule == "p:apart"
-            [permission] = await said_of(session, "permission-asked")
-            assert permission["expiresAt"] - permission["askedAt"] == 300_000
-            await door.inbox.resolve(PERSON, approval.id, YES)
-            await prompting
-            [answered] = await said_of(session, "permission-answered")
-            assert answered["outcome"] == "denied"  # it leads elsewhere than when it was asked
+    async with (
+        door_in_memory(tmp_path, LOOKED_UP) as door,
+        rig(tmp_path, approver=Swapped(door.door, HOST)) as made,
+    ):
+        session = await made.rehearse()
+        at = AtADoor(made, door)
+        approval, prompting = await asked(at, session, "ask write link/a.txt hello")
+        assert approval.policy_rule == "p:apart"
+        [permission] = await said_of(session, "permission-asked")
+        assert permission["expiresAt"] - permission["askedAt"] == 300_000
+        await door.inbox.resolve(PERSON, approval.id, YES)
+        await prompting
+        [answered] = await said_of(session, "permission-answered")
+        assert answered["outcome"] == "denied"  # it leads elsewhere than when it was asked
 
 
 async def test_rules_that_are_edited_while_the_end_is_found_out_decide(tmp_path: Path) -> None:
@@ -426,19 +445,18 @@ async def test_rules_that_are_edited_while_the_end_is_found_out_decide(tmp_path:
             door.edit("{name: p, agent: '*', loop: off, rules: [{id: shut, action: deny}]}")
             return prepared
 
-    async with door_in_memory(
-        tmp_path, "{name: p, agent: '*', loop: off, rules: [{id: open, action: allow}]}"
-    ) as door:
-        approver = Edited(
-            door.door, where=lambda session: made.host.where(session), requester_of=lambda _: HOST
-        )
-        async with rig(tmp_path, approver=approver) as made:
-            session = await made.rehearse()
-            await play(session, "ask write a.txt hello")
-            [answered] = await said_of(session, "permission-answered")
-            assert (answered["outcome"], answered["by"]) == ("denied", "policy")
-            assert answered["reason"].startswith("p:shut: ")
-            assert not (made.work / "a.txt").exists()
+    async with (
+        door_in_memory(
+            tmp_path, "{name: p, agent: '*', loop: off, rules: [{id: open, action: allow}]}"
+        ) as door,
+        rig(tmp_path, approver=Edited(door.door, HOST)) as made,
+    ):
+        session = await made.rehearse()
+        await play(session, "ask write a.txt hello")
+        [answered] = await said_of(session, "permission-answered")
+        assert (answered["outcome"], answered["by"]) == ("denied", "policy")
+        assert answered["reason"].startswith("p:shut: ")
+        assert not (made.work / "a.txt").exists()
 
 
 async def test_a_permission_ends_with_the_hosts_own_time_where_that_is_shorter(tmp_path: Path) -> None:

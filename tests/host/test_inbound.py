@@ -11,7 +11,7 @@ from legation.host.endpoint import create_host_endpoint
 from legation.store.codec import MemoryBackend
 from legation.store.log import EventLog
 from legation.wire import event_types
-from legation.wire.event_types import PermissionUpdated
+from legation.wire.event_types import PermissionUpdated, draft
 
 ALLOW = {"outcome": "selected", "optionId": "allow_once"}
 """Spelt as the scripted agent spells it."""
@@ -170,7 +170,7 @@ async def test_a_question_of_a_turn_that_is_over_is_not_pushed(tmp_path: Path) -
         made.endpoint.respond_inbound(message["id"], ALLOW)
         await prompting
         left = {**message["payload"], "id": "apr_left"}
-        made.host.publish(msgspec.convert(left, PermissionUpdated))
+        made.host.stream.stream.append([draft(msgspec.convert(left, PermissionUpdated))])
         later = create_host_endpoint(made.host)
         later.on_inbound(heard := Heard())
         prompting, fresh = await asked(Client(later, made.host, tmp_path), SECOND_ASKS)

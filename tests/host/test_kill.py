@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 STARTING = 0.6  # seconds in which a host is starting, and its agent
 RUNNING = 0.4  # seconds of turns, up to which it is killed
 REAP_LIMIT = 60.0  # seconds for killed processes to be gone: the machine's time
-DEATH_LIMIT = 10.0  # seconds for an agent that was just being started to find that its client is gone
+DEATH_LIMIT = 60.0  # seconds for an agent that was just being started to find that its client is gone
 
 
 def until_reaped(children: Path) -> None:

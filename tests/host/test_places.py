@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from legation.host.agent import LEFT_AFTER, AgentHomes
 from legation.host.options import AgentDefinition
-from legation.proc import ProcessLauncher, Registry
+from legation.proc import FileStdio, ProcessLauncher, Registry
 
 
 def aged(folder: Path) -> Path:
@@ -35,3 +36,19 @@ async def test_while_another_host_has_agents_nothing_goes(tmp_path: Path) -> Non
         aged(tmp)
         AgentHomes.open(tmp_path)
         assert tmp.exists()
+
+
+async def test_while_a_detached_child_lives_without_an_owner_nothing_goes(tmp_path: Path) -> None:
+    places = AgentHomes.open(tmp_path)
+    command, tmp = places.command(AgentDefinition(id="a", command="sleep", args=("600",)))
+    files = FileStdio(tmp_path, "out", "err")
+    launcher = ProcessLauncher(registry=Registry(places.children))
+    child = await launcher.spawn(replace(command, detached=True, files=files))
+    await child.release()
+    aged(tmp)
+    AgentHomes.open(tmp_path)
+    assert tmp.exists()
+    async with await launcher.adopt(child.pid, child.started) as child:
+        await child.stop()
+    AgentHomes.open(tmp_path)
+    assert not tmp.exists()

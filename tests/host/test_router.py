@@ -175,8 +175,10 @@ done(prompt); stay()
         await go(session)
         told = [json.loads(each.payload) for each in await of_type(session, "diagnostic")]
         assert {each["code"] for each in told} == {"agent/unknown-session", "agent/unreadable-permission"}
-        assert len(told) == 2 * (ONE_BY_ONE + 1)  # each, and the hundredth
-        assert "(100 so far)" in told[-1]["message"]
+        assert (
+            len(told) == 2 * (ONE_BY_ONE + 1) + 1
+        )  # each, the hundredth, and at the end the asks that are left
+        assert "(100 so far)" in told[-2]["message"]
         assert len(made.reported) == len(told)
 
 
@@ -224,8 +226,11 @@ update("all"); stay()
         await until(session, lambda event: b'"all"' in event.raw)
         assert len(await of_type(session, "permission-answered")) == REQUESTS_AT_ONCE
         told = [json.loads(event.payload)["message"] for event in await of_type(session, "diagnostic")]
-        assert len(told) == 20  # then at every tenfold, with how many
-        assert all("nobody was asked: 64 of its requests wait" in each for each in told)
+        assert len(told) == 21  # then at every tenfold, and at the end of the turn, with how many
+        assert all("nobody was asked: 64 of its requests wait" in each for each in told[:20])
+        assert [f"for call '{number}'" in each for number, each in enumerate(told[:20], 64)] == [True] * 20
+        assert told[-1].startswith("30 more asks of the agent were refused so")
+        assert told[-1].endswith("(50 so far)")
 
 
 async def test_a_secret_in_what_the_agent_says_reaches_nobody(tmp_path: Path) -> None:

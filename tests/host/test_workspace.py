@@ -6,15 +6,10 @@ from pathlib import Path
 import pytest
 from tests.host.rig import play, rig
 
+from legation.agents.modes import OpenedSession
 from legation.errors import ConfigInvalid, InvalidParams, NotFound
 from legation.host.host import AcpHost
-from legation.host.options import (
-    MAX_DIRECTORIES,
-    HostOptions,
-    OpenedSession,
-    read_meta,
-    resolve_agent_definition,
-)
+from legation.host.options import MAX_DIRECTORIES, HostOptions, read_meta, resolve_agent_definition
 
 pytestmark = pytest.mark.heavy
 
@@ -119,9 +114,7 @@ async def test_b2_agent_policy_and_log_see_the_folder_that_the_path_leads_to(tmp
         )
         session = made.host.session("s")
         assert json.loads(session.meta.agent_session_id) == [real, [other]]  # what the agent was told
-        where = made.host.where("s")
-        assert where is not None
-        assert where.cwd == real  # what policies see
+        assert session.meta.cwd == real  # what policies see
         kept = read_meta(session.stream.info().meta)
         assert kept is not None
         assert (kept.cwd, kept.additional_directories) == (real, (other,))  # what the log keeps

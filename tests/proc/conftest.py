@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from legation.proc import Command, child_environment
+from legation.proc import Command, FileStdio, child_environment
 from legation.proc.tree import own_children, process
 
 Python = Callable[..., Command]
@@ -46,7 +46,8 @@ def python(tmp_path: Path) -> Python:
 
     def make(source: str, *arguments: str, detached: bool = False) -> Command:
         argv = (sys.executable, "-c", source, *arguments)
-        return Command(argv, tmp_path, environment, "test", detached=detached)
+        files = FileStdio(tmp_path, "out", "err") if detached else None
+        return Command(argv, tmp_path, environment, "test", detached=detached, files=files)
 
     return make
 

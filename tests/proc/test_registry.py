@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-import select
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from legation.errors import StorageFailed
 from legation.proc import Command, ProcessLauncher, Reaped, Registry, reap
-from legation.proc.registry import ChildEntry
+from legation.proc.registry import ChildEntry, listed, unreadable
 from legation.proc.tree import ProcessTree, process
 
 Make = Callable[[str], Command]
@@ -23,9 +24,9 @@ OWNER = """
 import asyncio, json, os, sys
 from pathlib import Path
 from legation.proc import Command, ProcessLauncher, Registry
-folder, argv, cwd, env, detached, nodes = json.loads(sys.argv[1])
+folder, argv, cwd, env, nodes = json.loads(sys.argv[1])
 async def main():
-    command = Command(tuple(argv), Path(cwd), env, "left", detached=detached)
+    command = Command(tuple(argv), Path(cwd), env, "left")
     child = await ProcessLauncher(registry=Registry(Path(folder))).spawn(command)
     child.write(b"grow\\n")
     seen = set()
@@ -49,9 +50,9 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     program.wait()
 
 
-def killed_owner(command: Command, folder: Path, *, nodes: int, detached: bool = False) -> int:
+def killed_owner(command: Command, folder: Path, *, nodes: int) -> int:
     """A real owner, killed when the tree of its child is up; the child's pid."""
-    plan = [str(folder), command.argv, str(command.cwd), dict(command.env), detached, nodes]
+    plan = [str(folder), command.argv, str(command.cwd), dict(command.env), nodes]
     argv = [sys.executable, "-c", OWNER, msgspec.json.encode(plan).decode()]
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
@@ -106,19 +107,6 @@ def test_the_tree_of_an_owner_killed_without_warning_is_reaped(
     assert [each for each in survivors() if _environ(each)] == []
     assert list(folder.iterdir()) == []
     assert reap(folder) == []
-
-
-def test_a_detached_child_is_left_alone_while_it_lives(
-    tree: Make, nodes: set[bytes], survivors: Count, folder: Path
-) -> None:
-    pid = killed_owner(tree("stubborn"), folder, nodes=len(nodes), detached=True)
-    alive = survivors()
-    assert outcomes(reap(folder)) == ["detached"]
-    assert (survivors(), len(list(folder.iterdir()))) == (alive, 1)
-    os.kill(pid, 9)
-    _until_dead(pid)
-    assert outcomes(reap(folder)) == ["killed"]  # the rest of its tree
-    assert list(folder.iterdir()) == []
 
 
 def test_a_later_process_with_the_same_pid_is_never_killed(
@@ -177,6 +165,43 @@ def test_a_malformed_file_is_reported_and_the_others_are_done(folder: Path, text
     assert list(folder.iterdir()) == [bad]
 
 
+def _pipe(path: Path, _entry: bytes) -> None:
+    os.mkfifo(path)
+
+
+def _endless(path: Path, _entry: bytes) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _long(path: Path, entry: bytes) -> None:
+    path.write_bytes(entry + b" " * 1024 * 1024)
+
+
+@pytest.mark.parametrize("put", [_pipe, _endless, _long])
+def test_what_is_no_small_file_is_not_read(folder: Path, put: Callable[[Path, bytes], None]) -> None:
+    path, bad = entry(folder), folder / "bad.child"
+    put(bad, path.read_bytes())
+    assert unreadable(folder) == [bad]
+    assert [each.file for each in listed(folder)] == [path]
+    assert sorted(outcomes(reap(folder))) == ["gone", "malformed"]
+    assert list(folder.iterdir()) == [bad]
+
+
+def test_a_disk_that_takes_a_part_of_a_file_changes_none(folder: Path) -> None:
+    path = entry(folder, owner=os.getpid(), owner_started=started(os.getpid()), detached=True)
+    before = path.read_bytes()
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Far below: an entry that is released is shorter, by as much as its owner's numbers are long.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, unlimited[1]))
+    try:
+        with pytest.raises(StorageFailed):
+            Registry(folder).add(TOKEN, "left", DEAD, 1, detached=True)
+        Registry(folder).release(TOKEN)  # best effort, and it stays what it was
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert path.read_bytes() == before
+
+
 def test_what_a_dead_writer_left_unfinished_is_removed(folder: Path) -> None:
     folder.mkdir()
     old, new = folder / "old.unfinished", folder / "new.unfinished"
@@ -209,15 +234,3 @@ def test_a_process_that_cannot_be_killed_is_reported_and_stays_on_file(
 
 def _environ(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes()
-
-
-DEATH_LIMIT = 10.0  # the kernel's time to carry out KILL
-
-
-def _until_dead(pid: int) -> None:
-    """It may have become our zombie, or init's."""
-    descriptor = os.pidfd_open(pid)
-    try:
-        assert select.select([descriptor], [], [], DEATH_LIMIT)[0]
-    finally:
-        os.close(descriptor)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from legation.proc import Child, Command, Exit, ProcessLauncher, Registry, tree
+from legation.proc import Child, Command, Exit, ProcessLauncher, tree
 from legation.proc import child as child_module
 from legation.proc.child import spawner
 from legation.proc.tree import (
@@ -34,7 +34,7 @@ from legation.proc.tree import (
 Count = Callable[[], list[int]]
 Make = Callable[[str], Command]
 Python = Callable[..., Command]
-LIMIT = 20.0  # a loaded machine's time to start or to end five small programs
+LIMIT = 60.0  # a loaded machine's time to start or to end five small programs
 MANY_LIMIT = 60.0  # and a hundred of them
 
 
@@ -195,22 +195,6 @@ def test_a_spared_tree_is_not_touched() -> None:
     finally:
         spared.kill()
         spared.wait()
-
-
-def test_a_detached_child_outlives_the_loop_and_stays_registered(
-    python: Python, tag: str, survivors: Count, tmp_path: Path
-) -> None:
-    async def leave() -> int:
-        command = python("import signal; print('up', flush=True); signal.pause()", tag, detached=True)
-        child = await ProcessLauncher(registry=Registry(tmp_path / "registry")).spawn(command)
-        assert await anext(aiter(child.lines())) == [
-            b"up"
-        ]  # before that its command line may not be there yet
-        return child.pid
-
-    pid = asyncio.run(leave())
-    assert survivors() == [pid]
-    assert {found for found, _ in Registry(tmp_path / "registry").detached()} == {pid}
 
 
 @pytest.mark.heavy

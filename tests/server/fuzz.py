@@ -44,6 +44,7 @@ def fuzz(
     *,
     headers: Mapping[str, str] | None = None,
     examples: int = 25,
+    modes: Iterable[GenerationMode] = tuple(GenerationMode),
     skip: Iterable[str] = (),
     refuses_more: Iterable[str] = (),
     reset: Callable[[], None] = lambda: None,
@@ -66,7 +67,7 @@ def fuzz(
         raw = operation.definition.raw
         if raw["operationId"] in skipped or _streams(raw):
             continue
-        for mode in GenerationMode:
+        for mode in modes:
             reset()
             left_out = {positive_data_acceptance} if raw["operationId"] in stricter else set()
             _hammer(

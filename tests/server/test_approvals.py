@@ -65,7 +65,8 @@ async def test_a_detail_has_the_agents_other_calls_and_its_grants(desk: Desk) ->
     assert list(recent) == ["trace_id", "tool", "policy", "timestamp"]
     assert (recent["tool"], recent["policy"]) == ("filesystem.read_file", "allow")
     (active,) = context["active_grants"]
-    assert list(active) == ["id", "agent", "tools", "expires_at", "remaining", "granted_by"]
+    seed = ["id", "agent", "tools", "expires_at", "remaining", "granted_by"]
+    assert list(active) == [*seed, "session_id", "folder"]
     assert (active["tools"], active["remaining"]) == ("db.*", "30m0s")
 
 

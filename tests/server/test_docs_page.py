@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,12 +10,12 @@ import pytest
 import uvicorn
 from playwright.sync_api import Page as BrowserPage
 from playwright.sync_api import expect, sync_playwright
+from tests.browser import CHROMIUM, needs_browser
 from tests.server.toy_app import ask, routes, toy_app
 
 from legation.server.http.pages import ASSETS
 
 WAIT = 20.0  # seconds: the test's patience with the server
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 async def test_every_file_is_served_with_its_type() -> None:
@@ -71,7 +70,7 @@ def _ours(url: str, address: str) -> bool:
 
 
 @pytest.mark.heavy
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt install chromium")
+@needs_browser
 def test_an_operation_can_be_tried_with_the_keyboard_alone(address: str) -> None:
     fails: list[str] = []
     with browsing(address, fails) as page:
@@ -98,7 +97,7 @@ def test_an_operation_can_be_tried_with_the_keyboard_alone(address: str) -> None
 
 
 @pytest.mark.heavy
-@pytest.mark.skipif(CHROMIUM is None, reason="needs a browser: apt install chromium")
+@needs_browser
 def test_a_link_opens_its_operation_and_parameters_are_sent(address: str) -> None:
     fails: list[str] = []
     with browsing(address, fails) as page:

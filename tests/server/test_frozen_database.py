@@ -14,6 +14,7 @@ from tests.server.test_access_table import BODIES, ONLY_EMBEDDED, guarded, make_
 from legation.errors import Unavailable
 from legation.server.http.app import AppOptions, make_app
 from legation.server.routes import ROUTES
+from legation.store.database import postgres as database
 from legation.wire.events import Draft
 
 pytestmark = pytest.mark.heavy
@@ -174,3 +175,32 @@ async def test_an_open_stream_outlives_it(rig: Rig, postgres: Postgres) -> None:
 async def until_it_is_refused(rig: Rig, mine: dict[str, str]) -> None:
     while (await rig.knock("GET", "/v1/me", mine)).status != 503:
         await asyncio.sleep(0.05)
+
+
+async def test_what_others_keep_getting_in_the_way_of_is_to_be_tried_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change of a row that another connection changes first, as often as it is tried: here once."""
+    import asyncpg
+
+    monkeypatch.setattr(database, "TRIES", 1)
+    mine, ada = await rig.bearer(rig.people["admin"], "instance"), await rig.add_user("viewer")
+    assert isinstance(rig.services.database, database.PostgresDatabase)
+    other = await asyncpg.connect(rig.services.database._url.reveal())
+    try:
+        async with asyncio.timeout(LIMIT):
+            async with other.transaction():
+                await other.execute("update legation.app_user set name = 'Grace' where id = $1", ada)
+                change = asyncio.create_task(rig.knock("PATCH", f"/v1/users/{ada}", mine, {"name": "Eve"}))
+                waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+                while not await other.fetchval(waits):
+                    await other.execute("select pg_stat_clear_snapshot()")
+                    await asyncio.sleep(0.01)
+            answer = await change
+    finally:
+        await other.close()
+    told = msgspec.json.decode(answer.body)
+    assert (answer.status, answer.headers["retry-after"]) == (503, "2")
+    assert (told["code"], "try again" in told["detail"]) == ("legation/unavailable", True)
+    assert (await rig.rows(f"select name from app_user where id = '{ada}'"))[0]["name"] == "Grace"
+    assert (await rig.knock("PATCH", f"/v1/users/{ada}", mine, {"name": "Eve"})).status == 200

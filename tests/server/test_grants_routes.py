@@ -9,6 +9,8 @@ import pytest
 from tests.server.rig import BOTH
 from tests.server.waiting_calls import Desk, open_desk, outcome
 
+from legation.wire.action import Action
+
 pytestmark = pytest.mark.heavy
 
 NEW = {"agent": "claude", "tools": "filesystem.*", "duration": 1800}
@@ -165,3 +167,39 @@ async def test_a_clock_set_back_or_standing_still_prolongs_no_grant_and_no_appro
         assert (ruling.outcome, desk.calls.counter.calls) == ("expired", [])
         mail, _ = await desk.calls.ask("gmail.send")  # the grant covers it no more: somebody is asked
         assert mail.needs == "person"
+
+
+async def test_a_grant_of_a_folder_lets_pass_what_lies_there_alone(desk: Desk) -> None:
+    grant = await give(desk, folder="/w/src/", kinds=["edit"])
+    assert (grant["folder"], grant["session_id"]) == ("/w/src", None)
+
+    def write(path: str) -> Action:
+        return Action(
+            agent="claude", tool="filesystem.write_file", kind="edit", params={"path": path}, paths=(path,)
+        )
+
+    ruling, _ = await outcome(desk.calls.start(action=write("/w/src/a")))
+    assert (ruling.outcome, ruling.by) == ("approved", f"grant:{grant['id']}")
+    approval, _ = await desk.calls.ask(action=write("/w/other/a"))
+    (active,) = (await desk.get(f"/approvals/{approval.id}")).json()["active_grants"]
+    assert (active["id"], active["folder"]) == (grant["id"], "/w/src")
+    (listed,) = (await desk.get("/grants")).json()
+    assert listed == grant
+
+
+async def test_a_grant_for_no_session_or_no_folder_is_refused(desk: Desk) -> None:
+    for changed, status in (
+        ({"session_id": "none"}, 404),
+        ({"session_id": ""}, 400),
+        ({"session_id": 1}, 400),
+        ({"folder": "src"}, 400),
+        ({"folder": "/"}, 400),
+        ({"folder": ""}, 400),
+        ({"sesion_id": "s"}, 400),
+    ):
+        refused = await desk.post("/grants", {**NEW, **changed})
+        assert refused.status_code == status, (changed, refused.text)
+        assert refused.json()["detail"].startswith("cannot")
+    no_person = await desk.post("/grants", {**NEW, "session_id": "none"}, by=desk.supervisor)
+    assert no_person.status_code == 403
+    assert (await desk.get("/grants")).json() == []

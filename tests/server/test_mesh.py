@@ -462,3 +462,13 @@ async def test_it_can_be_forced(request: pytest.FixtureRequest, tmp_path: Path) 
         assert agents_running(desk.rig.services.settings.data_dir) == 1
         async with neighbour(desk) as mesh:
             assert (await mesh.get("/approvals")).status_code == 200
+
+
+def test_a_detached_one_that_has_ended_is_no_agent_that_runs(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / CHILDREN)
+    registry.add("t" * 32, "claude", 2**22 + 1, 1, detached=True)
+    assert agents_running(tmp_path) == 1  # nobody has said that it ended
+    path = registry.path("t" * 32)
+    ended = b'"ended":{"code":0,"signal":null,"at":1}'
+    path.write_bytes(path.read_bytes().replace(b'"ended":null', ended))
+    assert agents_running(tmp_path) == 0

@@ -52,7 +52,7 @@ async def test_a_person_is_told_at_once_and_before_the_expiry_without_any_argume
         notice = json.loads(first.body)
         assert (notice["kind"], notice["why"], notice["reviewers"]) == ("asked", "policy", ["Ada"])
         assert b"canary" not in first.body
-        assert notice["url"] == f"{rig.services.address.browser_url}/approvals/{notice['approval_id']}"
+        assert notice["url"] == f"{rig.services.address.browser_url}/ui/inbox/{notice['approval_id']}"
         assert rig.services.address.browser_url != rig.services.public_url  # where nobody is signed in
         for _ in range(61):
             rig.clock.advance(5)

@@ -7,6 +7,7 @@ from openapi_spec_validator import validate
 from tests.server.toy_app import ask, routes, toy_app
 
 from legation.server.http.routes import OPEN, Call, Routes
+from legation.server.routes import ROUTES
 from legation.wire.api.server import Health
 
 
@@ -99,3 +100,9 @@ async def test_it_is_served_with_a_tag_and_not_twice() -> None:
     again = await ask(app, "GET", "/openapi.json", headers=[("If-None-Match", f'"other", {tag}')])
     assert (again.status, again.body, again.header("etag")) == (304, b"", tag)
     assert (await ask(app, "GET", "/openapi.json", headers=[("If-None-Match", '"other"')])).status == 200
+
+
+@pytest.mark.parametrize("group", ROUTES, ids=lambda group: group.tag)
+def test_every_signature_of_ours_can_be_served(group: Routes) -> None:
+    for each in group.operations:
+        assert each.contract.summary

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.approvals.installation import open_installation
 from tests.approvals.test_trace import allowed
-from tests.server.rig import BOTH
+from tests.server.rig import BOTH, bearer
 from tests.server.sessions.session_client import SessionClient, open_session_client
 from tests.server.test_access_table import an_approval
 from tests.store.database.databases import make, opened
@@ -158,12 +158,13 @@ async def test_a_folder_that_another_session_works_in_stays(old: SessionClient) 
 
 async def test_a_folder_that_another_begins_to_work_in_meanwhile_stays(old: SessionClient) -> None:
     """Nobody did when it was looked for; it may take long until its turn comes."""
-    service, before = old.rig.services.sessions, old.rig.clock.now_ms() - 90 * DAY_MS
-    [folder] = await service.folders_at_rest("local", before)
+    services, before = old.rig.services, old.rig.clock.now_ms() - 90 * DAY_MS
+    work = retention.WorkFolders(services.sessions, services.settings.data_dir)
+    [folder] = await work.at_rest("local", before)
     assert folder.name == "over"
     stream, source = await old.rig.services.log.stream("f"), await old.rig.services.log.stream("over")
     await stream.set_meta(source.meta)
-    assert not await service.remove_folder_at_rest("local", folder, before)
+    assert not await work.remove("local", folder, before)
     assert "over" in folders(old)
 
 
@@ -362,8 +363,22 @@ async def test_free_space_of_the_database_goes_back_in_few_transactions(
 # Sizes.
 
 
+async def sizes(talk: SessionClient) -> dict[str, Any]:
+    """As `legation status` has them, with the token of the server itself."""
+    answer = await talk.call("GET", "/v1/sizes", headers=bearer(talk.rig.services.own_token.reveal()))
+    assert answer.status_code == 200, answer.text
+    return answer.json()  # type: ignore[no-any-return]
+
+
+async def test_sizes_are_of_all_workspaces_and_for_whoever_runs_them(old: SessionClient) -> None:
+    """The owner of one of them sees what would go of it, and no total of others."""
+    assert (await old.call("GET", "/v1/sizes")).status_code == 403
+    assert (await prune(old, "sessions", age="1m", dry=True))["sessions"]["count"] == 5
+    assert (await sizes(old))["kinds"]
+
+
 async def test_sizes_are_told_by_kind_and_kept_for_a_week(old: SessionClient) -> None:
-    told = (await old.call("GET", "/v1/sizes")).json()
+    told = await sizes(old)
     kinds = {each["kind"]: each["bytes"] for each in told["kinds"]}
     assert kinds.keys() == KINDS.keys()
     for kind in ("sessions", "traces", "content", "database", "work", "agents"):
@@ -415,13 +430,13 @@ async def test_a_sample_gives_way_to_scrubbing(tmp_path: Path, monkeypatch: pyte
 
 async def test_a_status_looks_at_no_table(old: SessionClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """It costs the same however much there is: the last sample is told."""
-    first = (await old.call("GET", "/v1/sizes")).json()
+    first = await sizes(old)
 
     async def looked(*_: object) -> Any:
         raise AssertionError("somebody who asks waits for it")
 
     monkeypatch.setattr(retention, "_take", looked)
-    assert (await old.call("GET", "/v1/sizes")).json() == first
+    assert await sizes(old) == first
 
 
 def test_how_fast_it_goes_is_that_of_the_last_week() -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from shutil import copytree
@@ -10,8 +12,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.approvals.installation import PERSON, YES, proposal
+from tests.approvals.installation import HOLDER, PERSON, YES, proposal
 from tests.approvals.test_trace import after, allowed
+from tests.postgres import MIGRATED, Postgres, database_name
 from tests.server.sessions.test_delete import AFTER_THAT, NOTHING_IS_DECIDED
 from tests.server.sessions.test_making import NEW, dying, next_server, play
 
@@ -19,16 +22,20 @@ from legation.approvals.approval import new_approval_id
 from legation.approvals.trace.chain import Chain, Ledger
 from legation.approvals.transitions import Transitions
 from legation.clock import SystemClock
+from legation.secret import Secret
 from legation.server.installation import load_installation_keys, server_name
 from legation.settings import load
+from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.sqlite import SqliteDatabase
+from legation.store.database.transaction import Queries
+from legation.store.database.transaction import rows as run
 from legation.store.datafolder import SERVER
 from legation.store.log import EventLog
-from legation.store.secrets.sealer import Sealer
+from legation.store.secrets.sealer import Sealer, new_key_text
 from legation.store.sqlite import PAGE_BYTES, SWEEP_PAGES, SqliteBackend
 from legation.wire.events import Draft
 
-pytestmark = pytest.mark.heavy
+pytestmark = [pytest.mark.heavy, pytest.mark.timeout(900)]  # the first one fills an installation
 
 ALL = {"olderThan": "0s", "kinds": ["sessions", "work", "content", "traces"]}
 DAYS = 3 * 86_400_000
@@ -42,8 +49,8 @@ POINTS = [
     *AFTER_THAT,
     ("legation.store.log:EventLog.sweep", 1),
     ("legation.store.sqlite:SqliteBackend._drop_some", 2),
-    ("legation.server.sessions.service:SessionService._discard", 1),
-    ("legation.server.sessions.service:_remove", 2),
+    ("legation.server.retention:WorkFolders._discard", 1),
+    ("legation.server.sessions.service:remove_folder", 2),
     ("legation.approvals.trace.cut:begin_purge", 1),
     ("legation.approvals.trace.cut:purge_slice", 1),
     ("legation.approvals.trace.cut:purge_slice", 2),
@@ -53,38 +60,112 @@ POINTS = [
     ("legation.approvals.trace.cut:_checkpoint", 2),
     ("legation.server.retention:_give_back", 1),
     ("legation.store.log:EventLog.give_back", 1),
-    ("legation.store.database.sqlite:SqliteDatabase.scrub", 1),
+]
+IN_A_FILE = ("legation.store.database.sqlite:SqliteDatabase.scrub", 1)
+OF_POSTGRES = ("legation.store.database.postgres:PostgresDatabase.scrub", 1)
+# Every day on Postgres: one between two of its transactions, and one in the middle of one; in a file also one of each kind of thing
+# that is deleted, and the end.
+DAILY = {("legation.approvals.trace.cut:purge_slice", 2), ("legation.approvals.trace.cut:_checkpoint", 2)}
+DAILY_IN_A_FILE = DAILY | {
+    NOTHING_IS_DECIDED,
+    ("legation.store.sqlite:SqliteBackend._drop_some", 2),
+    ("legation.server.sessions.service:remove_folder", 2),
+    IN_A_FILE,
+}
+EVERYWHERE = [
+    pytest.param(database, where, marks=() if where in daily else pytest.mark.slow)
+    for database, daily, last in (
+        ("sqlite", DAILY_IN_A_FILE, IN_A_FILE),
+        ("postgres", DAILY, OF_POSTGRES),
+    )
+    for where in (*POINTS, last)
 ]
 
 
-def data_of(home: Path) -> Path:
-    return home / ".local/share/legation"
+KEYS = ("VAULT_KEY", "TOKEN_PEPPER", "COOKIE_KEY")
+
+
+@dataclass
+class Place:
+    """A home, and the database of its server: a file in it, or one of Postgres."""
+
+    home: Path
+    postgres: Postgres | None = None
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def data(self) -> Path:
+        return self.home / ".local/share/legation"
+
+    def rows(self, sql: str) -> list[Any]:
+        if self.postgres is None:
+            return rows(self.data / "legation.db", sql)
+        name = database_name(self.url)
+        words = ("-qAt", "-h", str(self.postgres.folder), "-U", "legation", name, "-c")
+        return self.postgres.run("psql", *words, f"set search_path = legation; {sql}").splitlines()
+
+    @property
+    def url(self) -> Secret:
+        return Secret(self.env["LEGATION_DATABASE_URL"], "database_url")
+
+    def copied(self, home: Path) -> "Place":
+        copytree(self.home, home, dirs_exist_ok=True)
+        if self.postgres is None:
+            return Place(home)
+        url = self.postgres.new_database(database_name(self.url))
+        return replace(self, home=home, env=self.env | {"LEGATION_DATABASE_URL": url.reveal()})
+
+
+def on_postgres(home: Path, server: Postgres) -> Place:
+    """A home whose server has a new database, and the keys that it needs there."""
+    env = {f"LEGATION_{name}": new_key_text() for name in KEYS}
+    return Place(home, server, {"LEGATION_DATABASE_URL": server.new_database(MIGRATED).reveal(), **env})
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def origin(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """An installation with a session that is over, a folder without one, a session at work, and calls of three days ago."""
     home = tmp_path_factory.mktemp("origin")
-    with next_server(home) as http:
+    if request.param == "sqlite":
+        yield filled(Place(home))
+        return
+    server: Postgres = request.getfixturevalue("postgres_server")
+    own = Postgres(server.binaries, server.folder)  # the others' databases are dropped after each test
+    yield filled(on_postgres(home, own))
+    own.drop_databases()
+
+
+def filled(place: Place) -> Place:
+    with next_server(place.home, **place.env) as http:
         for name in ("s", "kept"):
             assert http.post(f"/v1/sessions/{name}", json=NEW).status_code == 200
             assert "hello" in play(http, name, "say hello")
         assert http.post("/v1/sessions/s/terminate").status_code == 204
         assert http.get("/v1/trace/verify").status_code == 200
-    asyncio.run(add_calls(data_of(home), CALLS))
-    asyncio.run(_lengthen(data_of(home)))
-    (data_of(home) / "work/local/nobodys").mkdir(parents=True)
-    return home
+    asyncio.run(add_calls(place, CALLS))
+    asyncio.run(_lengthen(place.data))
+    (place.data / "work/local/nobodys").mkdir(parents=True)
+    return place
 
 
-async def add_calls(data: Path, calls: int) -> None:
-    """As earlier days would have left it: calls with their approvals and contents."""
-    settings = load({"data_dir": data}, {"HOME": str(data)})
+@asynccontextmanager
+async def open_ledger(place: Place) -> AsyncIterator[Ledger]:
+    """The one of its server, beside it."""
+    settings = load({"data_dir": place.data}, {"HOME": str(place.home), **place.env})
     sealer = Sealer(load_installation_keys(settings).vault)
+    opened = PostgresDatabase(place.url) if place.env else SqliteDatabase(place.data / "legation.db")
+    async with opened as database:
+        name = server_name(place.data / SERVER)
+        yield Ledger(database, Chain(name, sealer, at_once=database.dialect == "postgres"))
+
+
+async def add_calls(place: Place, calls: int) -> None:
+    """As earlier days would have left it: calls with their approvals and contents."""
     now = SystemClock().now_ms() - DAYS
-    async with SqliteDatabase(data / "legation.db") as database:
-        ledger = Ledger(database, Chain(server_name(data / SERVER), sealer))
+    async with open_ledger(place) as ledger:
         life = Transitions(ledger.chain)
+        sign = Queries("door").sign(id=HOLDER, server="earlier", grace=1)
+        await ledger.database.transact(run, sign)
         for number in range(calls):
             at = now + number
             asked = proposal(
@@ -94,7 +175,7 @@ async def add_calls(data: Path, calls: int) -> None:
             await ledger.transact("local", life.resolve, PERSON, approval.id, YES, at + 1)
             digest = (approval.action_digest, approval.policy_version)
             await ledger.transact(
-                "local", life.consume, "local", approval.id, approval.waiter, *digest, at + 2
+                "local", life.consume, "local", approval.id, approval.awaited_by, *digest, at + 2
             )
             await ledger.append("local", [*after(approval), *allowed()], at + 3)
 
@@ -110,9 +191,13 @@ async def _lengthen(data: Path) -> None:
 
 
 @pytest.fixture
-def home(origin: Path, tmp_path: Path) -> Path:
-    copytree(origin, tmp_path, dirs_exist_ok=True)
-    return tmp_path
+def place(origin: Place, tmp_path: Path) -> Iterator[Place]:
+    made = origin.copied(tmp_path)
+    yield made
+    if made.postgres is not None:
+        name = database_name(made.url)
+        made.postgres.execute(f"drop database {name} with (force)")
+        made.postgres.databases.remove(name)
 
 
 def pruned(http: httpx2.Client) -> dict[str, Any]:
@@ -151,26 +236,26 @@ LEFT = {
 }
 
 
-def check_that_nothing_is_left(home: Path) -> None:
-    data = data_of(home)
+def check_that_nothing_is_left(place: Place) -> None:
+    data = place.data
     for what, sql in ORPHANS.items():
-        assert rows(data / "legation.db", sql) == [], what
+        assert place.rows(sql) == [], what
     for what, sql in LEFT.items():
         assert rows(data / "events.db", sql) == [], what
-    assert len(rows(data / "legation.db", "select id from vault_bundle")) == 1  # of the one that is kept
+    assert len(place.rows("select id from vault_bundle")) == 1  # of the one that is kept
     assert {each.name for each in (data / "work/local").iterdir()} == {"kept"}
     assert [*(data / "discarded").glob("*")] == []
     files = [each for each in data.glob("events.db*") if each.is_file()]
     assert not any(SECRET in each.read_bytes() for each in files)
 
 
-@pytest.mark.parametrize("where", POINTS)
-def test_nothing_is_half_deleted_where_it_is_killed(home: Path, where: tuple[str, int]) -> None:
-    with dying(home, where) as http:
+@pytest.mark.parametrize(("origin", "where"), EVERYWHERE, indirect=["origin"])
+def test_nothing_is_half_deleted_where_it_is_killed(place: Place, where: tuple[str, int]) -> None:
+    with dying(place.home, where, **place.env) as http:
         assert "here" in play(http, "kept", "say here")
         with pytest.raises(httpx2.HTTPError):
             http.post("/v1/prune", json=ALL)
-    with next_server(home) as http:
+    with next_server(place.home, **place.env) as http:
         verifies(http)
         found = http.get("/v1/sessions/s")
         assert found.status_code == (200 if where in POINTS[:2] else 404)
@@ -182,10 +267,10 @@ def test_nothing_is_half_deleted_where_it_is_killed(home: Path, where: tuple[str
         assert http.get("/v1/sessions/s").status_code == 404
         [report] = http.get("/v1/trace/verify").json()
         assert report["first"] > 9 * CALLS
-        assert len(rows(data_of(home) / "legation.db", "select id from approval")) == 0
+        assert len(place.rows("select id from approval")) == 0
         deleted = [
             each for each in http.get("/v1/audit").json()["items"] if each["action"] == "session.deleted"
         ]
         assert [each["target"] for each in deleted] == ["s"]
         assert "on" in play(http, "kept", "say on")
-    check_that_nothing_is_left(home)
+    check_that_nothing_is_left(place)

@@ -11,7 +11,7 @@ from tests.gateway.backend import backend as open_backend
 from tests.server.rig import BOTH, bearer
 from tests.server.tools.tool_calls import POLICY, Calls, open_calls
 
-from legation.approvals.upkeep import EXPIRE_EVERY
+from legation.approvals.upkeep import REVOKED_EVERY
 
 pytestmark = pytest.mark.heavy
 
@@ -121,7 +121,7 @@ async def test_a_token_whose_time_is_over_takes_its_waiting_call_along(calls: Ca
     _, secret = await calls.rig.token(calls.rig.people["operator"], "call", kind="agent", days=1)
     running = calls.start("db.write", {"params": {}}, authorization=f"Bearer {secret}")
     approval = await calls.waiting()
-    calls.rig.clock.advance(DAY + EXPIRE_EVERY)
+    calls.rig.clock.advance(DAY + REVOKED_EVERY)
     await must_be_over(calls, await running, approval.id)
 
 

@@ -1,15 +1,17 @@
 """Links, signing in and out, through the real application."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx2
 import pytest
 from starlette.requests import Request
+from tests.approvals.notify.mail_server import sinking
 from tests.server.rig import BOTH, PUBLIC_URL, Rig, bearer, cookie, open_rig
 
-from legation.server.routes.rates import LINKS, WRONG_SIGN_INS_OF_ADDRESS, address_of
+from legation.server.routes.rates import LINK_MAILS_TO_ADDRESS, LINKS, WRONG_SIGN_INS_OF_ADDRESS, address_of
 from legation.server.routes.sign_in import make_link
 from legation.wire.api.identity import TokenKind, UserChange
 from legation.wire.principal import SCOPES, Scope
@@ -270,3 +272,74 @@ async def test_the_page_and_its_files_are_strict(rig: Rig) -> None:
         found = await rig.client.get(f"/sign-in/{name}")
         assert (found.status_code, found.headers["content-type"].partition(";")[0]) == (200, kind)
     assert (await rig.client.get("/sign-in/rig.py")).status_code == 404
+
+
+# Links by mail.
+
+
+async def ask_for_mail(rig: Rig, email: str) -> httpx2.Response:
+    return await rig.client.post("/v1/sign-in-mails", json={"email": email})
+
+
+async def test_without_a_mail_server_no_link_is_sent_and_the_page_is_told(rig: Rig) -> None:
+    assert (await rig.client.get("/v1/sign-in-ways")).json() == {"mail": False}
+    answer = await ask_for_mail(rig, "ada@example.org")
+    assert (answer.status_code, "no mail server is set" in answer.json()["detail"]) == (503, True)
+
+
+@pytest.mark.parametrize("dialect", BOTH)
+async def test_a_known_address_gets_a_link_and_every_address_the_same_answer(
+    dialect: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    async with sinking() as sink:
+        flags = {
+            "notify_smtp": sink.url(),
+            "notify_from": "legation@example.org",
+            "notify_to": "ops@example.org",
+        }
+        async with open_rig(dialect, tmp_path, request, **flags) as rig:
+            admin = await rig.cookie(rig.people["admin"])
+            for name, role in (("Ada", "approver"), ("Nobody's", None), ("Gone", "viewer")):
+                body = {"name": name, "email": f"{name[:3]}@Example.org", "role": role}
+                made = (await rig.client.post("/v1/users", headers=admin, json=body)).json()
+            gone = await rig.client.patch(f"/v1/users/{made['id']}", headers=admin, json={"disabled": True})
+            assert gone.status_code == 200, gone.text
+            assert (await rig.client.get("/v1/sign-in-ways")).json() == {"mail": True}
+            answers = [
+                await ask_for_mail(rig, f"{who}@example.org") for who in ("ADA", "nob", "gon", "stranger")
+            ]
+            assert {(each.status_code, each.content) for each in answers} == {(202, b"")}
+            await rig.services.mail_tasks.settle()
+            (letter,) = sink.letters
+            assert letter.recipients == ["ADA@example.org"]
+            (code,) = re.findall(r"/sign-in#(\S+)", letter.message.get_content())
+            answer = await sign_in(rig, code)
+            me = (await rig.client.get("/v1/me", headers=session_of(answer))).json()
+            assert "approve" in me["scopes"]
+            assert (await sign_in(rig, code)).status_code == 401  # once
+            # Whoever asks again and again is stopped, whatever they ask for; no address is flooded, and nothing tells so.
+            assert (await ask_for_mail(rig, "stranger@example.org")).status_code == 202
+            refused = await ask_for_mail(rig, "ada@example.org")
+            assert (refused.status_code, "retryAfter" in refused.text) == (429, True)
+            for _ in range(4):
+                rig.clock.advance(121)
+                assert (await ask_for_mail(rig, "ada@example.org")).status_code == 202
+            await rig.services.mail_tasks.settle()
+            assert len(sink.letters) == 1 + LINK_MAILS_TO_ADDRESS.capacity
+            assert "example.org" not in str(await rig.rows("select * from bucket"))
+
+
+async def test_another_sites_page_asks_for_no_mail(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    async with sinking() as sink:
+        flags = {
+            "notify_smtp": sink.url(),
+            "notify_from": "legation@example.org",
+            "notify_to": "ops@example.org",
+        }
+        async with open_rig("sqlite", tmp_path, request, **flags) as rig:
+            answer = await rig.client.post(
+                "/v1/sign-in-mails",
+                json={"email": "a@example.org"},
+                headers={"Origin": "https://evil.example"},
+            )
+            assert answer.status_code == 403

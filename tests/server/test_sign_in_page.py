@@ -1,7 +1,6 @@
 """The sign-in page in a real browser, with the real application behind it."""
 
 import asyncio
-import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,19 +9,14 @@ from pathlib import Path
 import pytest
 import uvicorn
 from playwright.async_api import Page, async_playwright, expect
+from tests.browser import CHROMIUM, needs_browser
 from tests.server.rig import Rig, open_rig
 
 from legation.server.routes.sign_in import make_link
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WAIT = 20.0  # seconds: the test's patience with the server
 
-pytestmark = [
-    pytest.mark.heavy,
-    pytest.mark.skipif(
-        CHROMIUM is None, reason="not run: Chromium is missing; on Debian: apt-get install chromium"
-    ),
-]
+pytestmark = [pytest.mark.heavy, needs_browser]
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.approvals.test_trace import check_the_jq_lines
 from tests.server import rig as rigs
 from tests.server.rig import BOTH, Rig, open_rig
 
-from legation.approvals.approval import ApprovalAnswer, Proposal, new_approval_id
+from legation.approvals.approval import ApprovalAnswer, Proposal, Waiter, new_approval_id
 from legation.approvals.trace.chain import Chain, Ledger
 from legation.approvals.trace.export import verify_export
 from legation.approvals.trace.step import StepDraft, StepKind, TracedCall, decided, new_trace_id, proposed
@@ -76,7 +76,7 @@ async def supervised(rig: Rig, confidence: float) -> None:
         id=new_approval_id(now),
         trace_id=new_trace_id(),
         workspace="local",
-        waiter="prc_1",
+        waiter=Waiter("session:ses_1", services.inbox.holder),
         requester_kind="token",
         requester="tok_1",
         action=Action(agent="claude", tool="fs.write", params={"n": confidence}),
@@ -218,7 +218,7 @@ async def test_verify_tells_of_approvals_that_are_not_as_the_trace_tells(rig: Ri
         id=approval,
         trace_id=trace,
         workspace="local",
-        waiter="ins_1",
+        waiter=Waiter("session:ses_1", rig.services.inbox.holder),
         requester_kind="token",
         requester="tok_agent",
         action=Action(agent="a", tool="t", params={}),

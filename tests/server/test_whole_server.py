@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx2
 import pytest
+from schemathesis import GenerationMode
 from tests.cli.command import legation
 from tests.cli.server_process import Running, running
 from tests.postgres import PASSWORD, Postgres
@@ -36,9 +37,14 @@ REFUSES_MORE = (
     "replayPolicy",
     "explainPolicy",
     "decide",
+    "ask",
     "callTool",
+    "listRuns",
+    "listRunEvents",
+    "keepTemplate",
+    "resumeRun",
 )
-STARTS_AGENTS = ("createSession",)  # whichever a fuzzer names, and from the network
+STARTS_AGENTS = ("createSession", "submitRun", "submitRuns")  # whichever a fuzzer names, and from the network
 PATIENCE = 600  # tenths of a second: the test's, with a server that drops its readers
 NO_FUZZERS = ("uploadFiles",)  # a tar is nothing that a fuzzer can make up
 
@@ -50,17 +56,28 @@ def up(tmp_path: Path) -> Iterator[Running]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One for all whose requests are refused: each test shows that it goes on."""
+    with running(tmp_path_factory.mktemp("shared")) as server:
+        server.line()
+        yield server
+
+
 def owner(up: Running) -> dict[str, str]:
     return {"Authorization": f"Bearer {up.server_file().token}"}
 
 
-@pytest.mark.timeout(1800)
-def test_every_answer_is_as_documented(up: Running) -> None:
+# Examples of each operation, right and wrong ones. They are the same in every run, so that more of them find nothing more
+# from day to day: a few are for the daily run, many for the long one.
+@pytest.mark.parametrize("examples", [2, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.timeout(3600)
+def test_every_answer_is_as_documented(up: Running, examples: int) -> None:
     url = up.server_file().url
     called = fuzz(
         url,
         headers=owner(up),
-        examples=15,
+        examples=examples,
         skip=(*STOPS_IT, *STARTS_AGENTS, *NO_FUZZERS),
         refuses_more=REFUSES_MORE,
     )
@@ -69,9 +86,15 @@ def test_every_answer_is_as_documented(up: Running) -> None:
     assert "traceback" not in (up.data_dir / "logs/server.jsonl").read_text()
 
 
-@pytest.mark.timeout(600)
-def test_also_without_a_credential(up: Running) -> None:
-    assert fuzz(up.server_file().url, examples=5, skip=NO_FUZZERS) > 20
+# Wrong requests without a credential are those of `test_access_table.py`, too: here only in the long run.
+@pytest.mark.parametrize(
+    ("examples", "modes"),
+    [(1, [GenerationMode.POSITIVE]), pytest.param(15, [*GenerationMode], marks=pytest.mark.slow)],
+    ids=["1", "15"],
+)
+@pytest.mark.timeout(1800)
+def test_also_without_a_credential(up: Running, examples: int, modes: list[GenerationMode]) -> None:
+    assert fuzz(up.server_file().url, examples=examples, modes=modes, skip=NO_FUZZERS) > 20
     assert legation(up.home, "status").returncode == 0  # nobody could stop it
 
 
@@ -102,14 +125,14 @@ def raw(up: Running, request: bytes) -> bytes:
     ],
     ids=range(8),
 )
-def test_garbage_is_refused_and_the_server_goes_on(up: Running, garbage: bytes) -> None:
-    answer = raw(up, garbage)
+def test_garbage_is_refused_and_the_server_goes_on(shared: Running, garbage: bytes) -> None:
+    answer = raw(shared, garbage)
     assert not answer or answer.split()[1][:1] == b"4", answer[:80]
-    assert httpx2.get(f"{up.server_file().url}/v1/health").json() == {"status": "ok"}
+    assert httpx2.get(f"{shared.server_file().url}/v1/health").json() == {"status": "ok"}
 
 
-def test_a_name_of_another_site_that_points_here_is_refused(up: Running) -> None:
-    where = urlsplit(up.server_file().url)
+def test_a_name_of_another_site_that_points_here_is_refused(shared: Running) -> None:
+    where = urlsplit(shared.server_file().url)
     connection = http.client.HTTPConnection(str(where.hostname), where.port, timeout=20)
     connection.request("GET", "/v1/health", headers={"Host": "evil.example"})
     answer = connection.getresponse()
@@ -140,13 +163,13 @@ OTHER_NAMES = [
 ]
 
 
-def test_no_other_name_of_the_server_gets_through(up: Running) -> None:
+def test_no_other_name_of_the_server_gets_through(shared: Running) -> None:
     for head in OTHER_NAMES:
-        answer = raw(up, head + b"\r\n\r\n")
+        answer = raw(shared, head + b"\r\n\r\n")
         assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400")), head
     # With its own name in the target, as proxies send it (RFC 9112), it is answered.
     own = b"GET http://127.0.0.1/v1/health HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
-    assert raw(up, own).startswith(b"HTTP/1.1 200")
+    assert raw(shared, own).startswith(b"HTTP/1.1 200")
 
 
 def test_a_reader_that_takes_nothing_is_dropped(tmp_path: Path) -> None:

@@ -64,10 +64,9 @@ class Calls:
             scopes=frozenset({"call"}),
             level=0,
         )
-        action = Action(agent=agent, tool=tool, kind="edit", params=params)
         request = DoorRequest(
             principal=given.pop("by", asker),
-            action=action,
+            action=given.pop("action", None) or Action(agent=agent, tool=tool, kind="edit", params=params),
             facts=FACTS,
             timeout=given.pop("timeout", 300),
             **given,

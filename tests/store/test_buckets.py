@@ -76,10 +76,10 @@ async def test_a_line_that_does_not_move_is_refused(monkeypatch: pytest.MonkeyPa
     class Stuck:
         dialect = "postgres"
 
-        async def transact(self, *_args: object) -> TakeResult:
+        async def transact(self, *args: object) -> list[TakeResult]:
             begun.set()
             await held.wait()
-            return TakeResult(True)
+            return [TakeResult(True) for _ in args[-1]]  # type: ignore[attr-defined]
 
     waiting = Buckets(Stuck(), FakeClock())  # type: ignore[arg-type]
     first = asyncio.create_task(waiting.take("", "b", ONE_A_SECOND))

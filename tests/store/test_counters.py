@@ -6,9 +6,11 @@ from hypothesis import strategies as st
 from tests.store.database.databases import Either
 from tests.store.installation import add_workspaces
 
+from legation.errors import Unavailable
 from legation.store import counters
 from legation.store.counters import FINEST, SKEW_MS, Held, Window, forget, held, put
-from legation.store.database.transaction import Dangling
+from legation.store.database import postgres
+from legation.store.database.transaction import Dangling, Overtaken
 
 NOW = 1_700_000_000_000
 SPAN = 60_000
@@ -147,13 +149,25 @@ async def all_of(database: Either, workspace: str, agent: str) -> Held:
 async def test_a_counter_holds_what_was_last_put(database: Either) -> None:
     await add_workspaces(database)
     assert await all_of(database, "local", "claude") == {}
-    for value in ("1", "2"):
-        await database.transact(put, "local", "claude", "support", "total", value, None)
+    for former, value in ((None, "1"), ("1", "2")):
+        await database.transact(put, "local", "claude", "support", "total", value, None, former)
     await database.transact(put, "local", "claude", "support", "per-minute", "x", NOW)
     assert await all_of(database, "local", "claude") == {
         ("support", "total"): "2",
         ("support", "per-minute"): "x",
     }
+
+
+@pytest.mark.parametrize("former", [None, "1"])
+async def test_a_counter_that_has_changed_since_it_was_read_is_not_written(
+    database: Either, former: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "TRIES", 1)
+    await add_workspaces(database)
+    await database.transact(put, "local", "claude", "support", "total", "2", None)
+    with pytest.raises((Overtaken, Unavailable)):  # on Postgres it is tried again before it is given up
+        await database.transact(put, "local", "claude", "support", "total", "3", None, former)
+    assert await all_of(database, "local", "claude") == {("support", "total"): "2"}
 
 
 async def test_no_name_can_be_taken_for_a_part_of_another(database: Either) -> None:

@@ -1,8 +1,7 @@
 """API tokens, on both databases: what they may do follows their maker."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.store.database.databases import Either
 from tests.store.people import (
     NOW,

@@ -1,6 +1,6 @@
 import asyncio
-from dataclasses import replace
 
+from msgspec.structs import replace
 from tests.store.database.databases import Either
 from tests.store.installation import add_workspaces, new_key, new_keys
 

@@ -10,7 +10,9 @@ from tests.store.backends import ALL, DURABLE, make_backend
 
 from legation.errors import Conflict, InvalidParams, SessionClosed, StorageFailed
 from legation.store import stream as stream_module
+from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
+from legation.store.sqlite import SqliteBackend
 from legation.wire.events import Draft
 
 BOUND = 20.0  # seconds until a wait that does not end is a failure
@@ -93,12 +95,23 @@ async def test_meta_that_would_spoil_the_state_is_refused(open_durable: Open, me
 
 
 @pytest.mark.parametrize(
-    "name", ["", "\ud800", "x" * 201, "é" * 34], ids=["empty", "half", "long", "encoded"]
+    "name", ["", "\ud800", "x" * 301, "é" * 151], ids=["empty", "half", "long", "encoded"]
 )
 async def test_a_name_that_some_store_could_not_hold_is_refused(open_log: Open, name: str) -> None:
     async with open_log() as log:
         with pytest.raises(InvalidParams, match="cannot name a stream"):
             await log.stream(name)
+
+
+@pytest.mark.parametrize("name", ["x" * 201, "é" * 34])
+async def test_a_name_that_is_a_files_is_shorter(tmp_path: Path, name: str) -> None:
+    async with EventLog(JsonlBackend(tmp_path)) as log:
+        with pytest.raises(InvalidParams, match="cannot name a stream"):
+            await log.stream(name)
+    async with EventLog(SqliteBackend(tmp_path / "events.db")) as log:
+        await (await log.stream(name)).append(numbered(1))
+    async with EventLog(SqliteBackend(tmp_path / "events.db")) as log:
+        assert [info.name for info in await log.streams()] == [name]
 
 
 async def test_a_reader_left_behind_by_the_end_of_the_log_is_told(

@@ -1,11 +1,11 @@
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from legation.errors import ConfigInvalid, InvalidParams, LegationError, StorageFailed
 from legation.secret import Secret

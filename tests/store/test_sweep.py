@@ -106,7 +106,7 @@ async def test_what_goes_commit_by_commit_is_refused_when_the_log_is_closed_mean
 ) -> None:
     monkeypatch.setattr(sqlite, "SWEEP_PAGES", 3)
     monkeypatch.setattr("legation.store.log.PART_BYTES", 1000)
-    kind = {"sweeps": Sweep, "parts": Part}[what]
+    kind: type[Sweep | Part] = Sweep if what == "sweeps" else Part
     async with asyncio.timeout(60):
         log = await EventLog(SqliteBackend(tmp_path / "log.db")).__aenter__()
         stream, commit = await filled(log, "a", 20), log.commit

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from legation.host.options import setup_facts
+from legation.agents.modes import setup_facts
 from legation.wire.acp.methods import McpServer, PermissionOption, SessionSetup, Usage
 from legation.wire.acp.rpc import RpcError
 from legation.wire.acp.updates import BooleanOption, SessionMode, SessionModeState, Text, Unread, Unrecognized

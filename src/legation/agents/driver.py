@@ -286,10 +286,12 @@ def _complete(server: McpServer) -> McpServer:
 @dataclass(frozen=True, slots=True)
 class AskingModes:
     """Modes of one agent, by what it calls them: in which it asks, the best first, and in which it does not. For names
-    that do not say it themselves (`host/options.py` knows those that do)."""
+    that do not say it themselves (`modes.py` knows those that do). `left_alone`: its owner has allowed all, and it
+    stays in whatever it is in."""
 
     asking: tuple[str, ...] = ()
     unasking: tuple[str, ...] = ()
+    left_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

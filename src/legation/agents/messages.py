@@ -78,10 +78,20 @@ class _Cancel(msgspec.Struct, gc=False):
     requestId: msgspec.Raw = NONE  # noqa: N815
 
 
+class _AskedCall(msgspec.Struct, gc=False):
+    toolCallId: str | None = None  # noqa: N815
+
+
+class _Asked(msgspec.Struct, gc=False):
+    toolCall: _AskedCall | None = None  # noqa: N815
+    itemId: str | None = None  # noqa: N815
+
+
 _decode_update_line = msgspec.json.Decoder(_UpdateLine).decode
 _decode_params = msgspec.json.Decoder(_Params).decode
 _decode_message = msgspec.json.Decoder(RpcMessage).decode
 _decode_cancel = msgspec.json.Decoder(_Cancel).decode
+_decode_asked = msgspec.json.Decoder(_Asked).decode
 _decode_error = msgspec.json.Decoder(RpcError).decode
 
 
@@ -257,6 +267,15 @@ def read_cancelled_id(params: bytes) -> bytes:
         return members(params).get("requestId", b"")
     except jsontext.READ_ERRORS:
         return b""
+
+
+def read_call_id(params: bytes) -> str | None:
+    """The id of the call that an ask is about: a permission of ACP, or of Codex."""
+    try:
+        asked = _decode_asked(params)
+    except (ValueError, RecursionError):
+        return None
+    return asked.toolCall.toolCallId if asked.toolCall else asked.itemId
 
 
 def id_key(raw: bytes) -> bytes:

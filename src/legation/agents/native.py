@@ -21,7 +21,7 @@ import msgspec
 from legation.agents import outlines
 from legation.agents.driver import Driver, OnAnswer, OpenRequest, SessionStart
 from legation.agents.pool import Pool
-from legation.agents.rpc import SLICE_LINES, AgentListener, AgentRefused, RpcFault
+from legation.agents.rpc import SHOWN_BYTES, SLICE_LINES, AgentListener, AgentRefused, RpcFault
 from legation.errors import AgentError, InvalidParams, LegationError
 from legation.proc import Child, Command, Launcher, Pipes
 from legation.proc.lines import MAX_LINE
@@ -348,9 +348,10 @@ class NativeAgent(Driver):
         """All that is known of the call is a digest: it will not be permitted (INV-N2)."""
         self._cut.add((session_id, call_id))
 
-    def tell_refused(self, why: str) -> None:
-        """A word to those who read: nobody was asked."""
-        what = f"the agent asked for a permission, was refused, and nobody was asked: {why}"
+    def tell_refused(self, why: str, call_id: object = None) -> None:
+        """A word to those who read: nobody was asked, about that call."""
+        about = f" for call {call_id[:SHOWN_BYTES]!r}" if isinstance(call_id, str) else ""
+        what = f"the agent asked for a permission{about}, was refused, and nobody was asked: {why}"
         self._listener.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
 
     def refused_permission(self) -> PermissionDecision:

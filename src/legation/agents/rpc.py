@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from legation.agents import outlines
 from legation.agents.driver import OnAnswer
 from legation.agents.messages import (
@@ -27,6 +29,7 @@ from legation.agents.messages import (
     id_key,
     is_odd,
     pieces,
+    read_call_id,
     read_cancelled_id,
     read_error,
     read_message,
@@ -259,6 +262,16 @@ class RpcFault(Exception):
         self.error = RpcError(code, message)
 
 
+def read_params(params: bytes, shape: type[_T]) -> _T:
+    """Read what a request of the agent says. `RpcFault` where it is none of that shape."""
+    with suppress(ValueError, RecursionError):
+        return msgspec.json.decode(params, type=shape)  # what it does not ask for is skipped, not made
+    try:
+        return msgspec.convert(jsontext.read(params), shape)
+    except jsontext.READ_ERRORS as error:
+        raise RpcFault(ErrorCode.INVALID_PARAMS, str(error)) from None
+
+
 class AgentRefused(AgentError):
     """The agent answered a request of ours with an error; `error` is what it said."""
 
@@ -454,7 +467,9 @@ class RpcPeer:
         key = id_key(raw_id)
         if key in self._answering or len(self._answering) >= REQUESTS_AT_ONCE:
             if method in _ASKS:
-                what = f"the agent asked {method!r}, was refused, and nobody was asked: {TOO_MANY}"
+                call = read_call_id(params)
+                about = f" for call {call[:SHOWN_BYTES]!r}" if call else ""
+                what = f"the agent asked {method!r}{about}, was refused, and nobody was asked: {TOO_MANY}"
                 self._listener.trouble(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what)
             refusal = RpcError(
                 ErrorCode.INVALID_REQUEST, "too many requests, or one with this id is under way"

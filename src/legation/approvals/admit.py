@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -27,12 +27,14 @@ from legation.approvals.approval import (
     ApprovalState,
     Asked,
     Proposal,
+    Waiter,
+    must_be_seen,
     new_approval_id,
 )
 from legation.approvals.grants import Grant, GrantService, exactly, matching, new_grant_id
 from legation.approvals.limits import LimitHit
 from legation.approvals.policies import Policies
-from legation.approvals.policy.facts import Facts, real_path
+from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.rules import PolicyLimits, PolicySet, Verdict, evaluate
 from legation.approvals.queue import AWAY, AWAY_MS, ApprovalQueue, first_of
 from legation.approvals.request import (
@@ -50,7 +52,9 @@ from legation.approvals.request import (
     restored,
 )
 from legation.approvals.trace.chain import Chain, Ledger
+from legation.approvals.trace.evidence import evidence_of
 from legation.approvals.trace.step import (
+    ChainStep,
     ContentName,
     Seals,
     StepDraft,
@@ -63,7 +67,14 @@ from legation.approvals.trace.step import (
 )
 from legation.approvals.transitions import Transitions, get, must_still_ask, too_late
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, LegationError, NotFound
-from legation.store.database.transaction import Database, Queries, Row, Transaction, rows
+from legation.store.database.transaction import (
+    Database,
+    Queries,
+    Row,
+    Transaction,
+    read_committed,
+    rows,
+)
 from legation.store.secrets.sealer import Sealer
 from legation.wire.acp.updates import TOOL_KINDS, ToolCall
 from legation.wire.action import Action, Outcome, RuleAction
@@ -102,11 +113,13 @@ class Evaluated:
     facts: Facts  # as they were looked up for the verdict; `request.facts` look anew
     injected: bool
     places: tuple[str | None, ...] = ()  # where its paths led when it was asked
+    evidence: Mapping[ContentName, object] = field(default_factory=dict)  # what is asked about, for a person
     looping: LimitHit | None = None
     workspace: str = field(init=False)
     action: Action = field(init=False)
     is_asked: bool = field(init=False)  # somebody decides it, unless a grant or a limit does
     limits: tuple[tuple[str, PolicyLimits], ...] = field(init=False)
+    counts: bool = field(init=False)  # one of the limits has a counter
     # Workspace, agent, limits and action, as `limits` takes them.
     counted: tuple[str, str, tuple[tuple[str, PolicyLimits], ...], Action] = field(init=False)
 
@@ -117,28 +130,31 @@ class Evaluated:
         object.__setattr__(self, "action", action)
         object.__setattr__(self, "is_asked", self.verdict.action in ("supervisor", "human_approval"))
         object.__setattr__(self, "limits", covering)
+        counts = any(
+            each.max_per_minute is not None or each.max_total is not None or each.spend
+            for _, each in covering
+        )
+        object.__setattr__(self, "counts", counts)
         object.__setattr__(self, "counted", (workspace, action.agent, covering, action))
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """A result that holds as soon as these steps are on record."""
 
     result: DoorResult
     steps: list[StepDraft]
 
 
-@dataclass(frozen=True, slots=True)
-class DoorTransactions:
-    """The transactions of a request at the door. `waiter` is this process; with `acts` the effect is Legation's own,
-    and begins with the pass."""
+class DoorTransactions(msgspec.Struct, frozen=True):
+    """The transactions of a request at the door. With `acts` the effect is Legation's own, and begins with the pass."""
 
     policies: Policies
     life: Transitions
-    waiter: str
+    waiter: Waiter
     acts: bool
     most_pending: int  # of one agent by all its credentials, or of one session
     grants: GrantService | None = None  # where a person who approves can be taken to give one
+    supervisor_wait_ms: int = 0
 
     def enter(
         self, evaluated: Evaluated, approval_id: str, expires_at: int, now_ms: int
@@ -148,7 +164,8 @@ class DoorTransactions:
         hit: LimitHit | None = None
         if evaluated.is_asked and (grant := (yield from covering(evaluated, now_ms))) is None:
             hit = yield from self._too_many(evaluated, now_ms)
-        hit = hit or (yield from limits.take(*evaluated.counted, now_ms))
+        if hit is None and evaluated.counts:
+            hit = yield from limits.take(*evaluated.counted, now_ms)
         if hit is not None:
             return (yield from self._record(evaluated, _stopped(evaluated, hit), now_ms))
         asks = evaluated.verdict.action
@@ -156,9 +173,17 @@ class DoorTransactions:
             return (yield from self._record(evaluated, _denied(evaluated), now_ms))
         if asks == "allow" or grant is not None:
             return (yield from self._passed(evaluated, grant, now_ms))
-        return (
-            yield from self.life.propose(_proposal(self, evaluated, asks, approval_id, expires_at), now_ms)
-        )
+        proposal = _proposal(self, evaluated, asks, approval_id, expires_at)
+        look_at = now_ms + self.supervisor_wait_ms
+        return (yield from self.life.propose(msgspec.structs.replace(proposal, look_at=look_at), now_ms))
+
+    # Safe under read committed, for a call that nobody is asked about: then nothing is read but the agent's counters and the
+    # head of the chain, and each is written only where it still is as it was read. That an effect begins once is for the
+    # key of its row to say.
+    @read_committed
+    def enter_unasked(self, evaluated: Evaluated, now_ms: int) -> Transaction[DoorResult | Approval]:
+        """Decide at once what is not `settled`, by limits and rules alone."""
+        return (yield from self.enter(evaluated, "", 0, now_ms))
 
     def _too_many(self, evaluated: Evaluated, now_ms: int) -> Transaction[LimitHit | None]:
         # An agent that asks without end is not to bury people in questions.
@@ -194,12 +219,11 @@ class DoorTransactions:
         consumed = yield from self.life.consume(
             evaluated.workspace, approval.id, self.waiter, digest, version, now_ms
         )
-        hit = yield from limits.charge(*evaluated.counted, now_ms)
-        if hit is not None:
+        if evaluated.counts and (hit := (yield from limits.charge(*evaluated.counted, now_ms))) is not None:
             raise OverLimit(hit)
         if self.acts:
             yield from tool_call_started(
-                self.life.chain, evaluated.workspace, consumed.call, self.waiter, now_ms
+                self.life.chain, evaluated.workspace, consumed.call, self.waiter.holder, now_ms
             )
         return consumed
 
@@ -228,7 +252,7 @@ class DoorTransactions:
         """Decide what no counter, grant or effect has a part in (INV-D3)."""
         if evaluated.looping is not None:
             return _stopped(evaluated, evaluated.looping)
-        if limits.counted_by(evaluated.limits, evaluated.action):
+        if evaluated.counts and limits.counted_by(evaluated.limits, evaluated.action):
             return None
         if evaluated.verdict.action == "deny":
             return _denied(evaluated)
@@ -256,7 +280,9 @@ class DoorTransactions:
         steps = _steps(evaluated, verdict.action, verdict.name, reason, by, former)
         yield from self.life.chain.append(evaluated.workspace, steps, now_ms)
         if self.acts:
-            yield from tool_call_started(self.life.chain, evaluated.workspace, call, self.waiter, now_ms)
+            yield from tool_call_started(
+                self.life.chain, evaluated.workspace, call, self.waiter.holder, now_ms
+            )
         if grant is None:
             return result_of(evaluated, "approved", POLICY, verdict.reason, None, call)
         return result_of(evaluated, "approved", f"grant:{grant.id}", LIFTED, None, call)
@@ -318,7 +344,7 @@ def _person(approval: Approval) -> Principal | None:
 
 
 def _stopped(evaluated: Evaluated, hit: LimitHit) -> Settled:
-    result = replace(over_limit(evaluated, hit), policy="deny")
+    result = msgspec.structs.replace(over_limit(evaluated, hit), policy="deny")
     return Settled(result, _steps(evaluated, "deny", hit.rule, hit.limit))
 
 
@@ -385,7 +411,7 @@ def result_of(
 def over_limit(evaluated: Evaluated, hit: LimitHit, call: TracedCall | None = None) -> DoorResult:
     """Refuse one that would have passed, had it not been for the limit."""
     refused = result_of(evaluated, "denied", POLICY, hit.reason, hit.reason, call)
-    return replace(refused, rule=hit.rule, limit=hit.limit, retry_after=hit.retry_after)
+    return msgspec.structs.replace(refused, rule=hit.rule, limit=hit.limit, retry_after=hit.retry_after)
 
 
 def _proposal(
@@ -412,7 +438,10 @@ def _proposal(
         editable=request.editable,
         reviewers=evaluated.verdict.reviewers,
         content_owner=request.content_owner,
-        context=context_of(request.action, request.facts),
+        # Who goes on with it elsewhere has to know where its paths led.
+        context=context_of(request.action, request.facts, evaluated.places if request.waiter else ()),
+        evidence=evaluated.evidence,
+        why=evaluated.verdict.reason,
     )
 
 
@@ -430,7 +459,7 @@ def edited(action: Action, params: Mapping[str, object], facts: Facts) -> Action
 
 async def edited_params(database: Database, sealer: Sealer, approval: Approval) -> Mapping[str, object]:
     """Open the arguments that were sealed with the approval."""
-    params = (await _read_contents(database, sealer, approval)).get("params")
+    params = (await read_contents(database, sealer, approval)).get("params")
     if not isinstance(params, dict):
         raise NotFound(f"cannot use approval {approval.id}: its arguments are gone; ask again")
     return params
@@ -450,7 +479,7 @@ async def approve_edited(
     The policies decide on them as on any: what they deny stays denied. `isolated`: whoever edits was shown stand-ins in place of content."""
     ledger = queue.ledger
     former = await ledger.database.read(get, principal.workspace, approval_id)
-    said = await _read_contents(ledger.database, ledger.chain.sealer, former)
+    said = await read_contents(ledger.database, ledger.chain.sealer, former)
     context = said.get("context")
     if isolated:
         shown = said.get("params")
@@ -460,15 +489,17 @@ async def approve_edited(
     was, facts = action_of(
         former.agent, former.tool, former.kind, params, context if isinstance(context, dict) else None
     )
-    facts = replace(facts, resolve=real_path)
+    facts = facts.now()
     action = edited(was, params, facts)
-    verdict, _ = await evaluate(policies, action, facts)
+    verdict, seen = await evaluate(policies, action, facts)
     if verdict.action == "deny":
         raise Forbidden(f"cannot approve that: {verdict.name} denies the call with these arguments")
 
     async def change() -> Approval:
         now = queue.clock.now_ms()
-        proposal = _edited_proposal(former, action, verdict, policies.version, context_of(action, facts), now)
+        proposal = _edited_proposal(former, action, verdict, policies.version, now)
+        kept = {"context": context_of(action, facts), "evidence": evidence_of(action, seen).contents}
+        proposal = msgspec.structs.replace(proposal, **kept)
         new = await ledger.transact(
             principal.workspace, _replace, queue.life, principal, former, proposal, answer, now
         )
@@ -477,7 +508,7 @@ async def approve_edited(
         queue.publish(old, StepKind.SUPERSEDED)
         return new
 
-    return await queue.finish(change())
+    return await queue.taken_up(await queue.finish(change()))
 
 
 def _replace(
@@ -493,12 +524,16 @@ def _replace(
         raise Conflict(
             f"cannot approve {former.id} with other arguments: whoever asks acts on its own; deny it and say why"
         )
+    if answer.digest is not None:
+        must_be_seen(now, answer.digest)
     yield from life.edit(principal, former.id, proposal, now_ms)
-    return (yield from life.resolve(principal, proposal.id, answer, now_ms))
+    # What was looked at was the one that is edited; the new one is of whoever edits.
+    seen = msgspec.structs.replace(answer, digest=None)
+    return (yield from life.resolve(principal, proposal.id, seen, now_ms))
 
 
 def _edited_proposal(
-    former: Approval, action: Action, verdict: Verdict, version: str, context: object, now_ms: int
+    former: Approval, action: Action, verdict: Verdict, version: str, now_ms: int
 ) -> Proposal:
     asks: Asked = "human_approval" if verdict.action == "human_approval" else former.verdict
     rule = former.policy_rule if verdict.action == "allow" else verdict.name
@@ -506,7 +541,7 @@ def _edited_proposal(
         id=new_approval_id(now_ms),
         trace_id=new_trace_id(),
         workspace=former.workspace_id,
-        waiter=former.waiter,
+        waiter=former.awaited_by,
         requester_kind=former.requester_kind,
         requester=former.requester,
         requester_version=former.requester_version,
@@ -522,18 +557,20 @@ def _edited_proposal(
         editable=True,
         reviewers=verdict.reviewers or former.reviewers,
         content_owner=former.content_owner,
-        context=context,
+        why=verdict.reason,
     )
 
 
-async def _read_contents(database: Database, sealer: Sealer, approval: Approval) -> dict[str, object]:
-    rows = await database.read(contents_of, approval.workspace_id, [approval.trace_id], ["params", "context"])
-    return {said.name: said.value for said in map(Seals(sealer, approval.workspace_id).open, rows)}
+async def read_contents(database: Database, sealer: Sealer, asked: Approval | ChainStep) -> dict[str, object]:
+    """Open the arguments of an approval, or of a call, and what was read besides them."""
+    rows = await database.read(contents_of, asked.workspace_id, [asked.trace_id], ["params", "context"])
+    return {said.name: said.value for said in map(Seals(sealer, asked.workspace_id).open, rows)}
 
 
 # Effects.
 
 BATCH: Final = 100
+KEEP_MS: Final = 86_400_000  # a caller's time to come back for what became of its call
 UNKNOWN: Final = "outcome-unknown"
 
 _EFFECTS: Final = Queries("door")
@@ -541,8 +578,7 @@ _EFFECTS: Final = Queries("door")
 logger = logging.getLogger("legation.door")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOutcome:
+class ToolOutcome(msgspec.Struct, frozen=True):
     """The answer of a tool, and all that is written down of it."""
 
     request: DoorRequest
@@ -567,19 +603,26 @@ async def act(
     return ToolOutcome(request, result, returned, round((clock.monotonic() - begun) * 1000))
 
 
-async def write_down(queue: ApprovalQueue, outcome: ToolOutcome) -> None:
+Finished: TypeAlias = "Callable[[Chain, ToolOutcome, int], Transaction[None]]"
+
+
+async def write_down(queue: ApprovalQueue, outcome: ToolOutcome, finished: Finished) -> None:
     ledger, workspace = queue.ledger, outcome.request.principal.workspace
-    await ledger.transact(workspace, tool_call_finished, ledger.chain, outcome, queue.clock.now_ms())
+    await ledger.transact(workspace, finished, ledger.chain, outcome, queue.clock.now_ms())
 
 
 async def write_down_later(
-    queue: ApprovalQueue, outcome: ToolOutcome, closing: asyncio.Event, ended: OnCallEnded | None
+    queue: ApprovalQueue,
+    outcome: ToolOutcome,
+    finished: Finished,
+    closing: asyncio.Event,
+    ended: OnCallEnded | None,
 ) -> None:
     """Write it down when the database is back. What the end of the door cuts off is "outcome unknown" at the next start."""
     while True:
         await first_of(queue.clock, AWAY_MS / 1000, closing)
         try:
-            await write_down(queue, outcome)
+            await write_down(queue, outcome, finished)
         except AWAY:
             if closing.is_set():
                 raise
@@ -590,14 +633,16 @@ async def write_down_later(
 
 
 def tool_call_started(
-    chain: Chain, workspace: str, call: TracedCall, waiter: str, now_ms: int
+    chain: Chain, workspace: str, call: TracedCall, holder: str, now_ms: int
 ) -> Transaction[None]:
     yield _EFFECTS.begin_effect(
-        workspace=workspace, waiter=waiter, now=now_ms, **msgspec.structs.asdict(call)
+        workspace=workspace, holder=holder, now=now_ms, **msgspec.structs.asdict(call)
     )
     yield from chain.append(workspace, [StepDraft(step=StepKind.EXECUTED, call=call)], now_ms)
 
 
+# Safe under read committed: whoever deletes the row of the effect tells its end, and of two only one finds it.
+@read_committed
 def tool_call_finished(chain: Chain, outcome: ToolOutcome, now_ms: int) -> Transaction[None]:
     request, result, returned = outcome.request, outcome.result, outcome.returned
     workspace, call = request.principal.workspace, request.call(result.approval_id, result.trace_id)
@@ -618,9 +663,9 @@ def tool_call_finished(chain: Chain, outcome: ToolOutcome, now_ms: int) -> Trans
         yield from chain.append(workspace, [draft], now_ms)
 
 
-async def give_up(ledger: Ledger, dead: Iterable[str], now_ms: int) -> list[tuple[str, str]]:
-    """Trace whatever these waiters had begun as of unknown outcome; return workspaces and trace ids."""
-    begun = _EFFECTS.effects_of(waiters=msgspec.json.encode(sorted(set(dead))).decode(), limit=BATCH)
+async def give_up(ledger: Ledger, gone: Iterable[str], now_ms: int) -> list[tuple[str, str]]:
+    """Trace whatever these holders had begun as of unknown outcome; return workspaces and trace ids."""
+    begun = _EFFECTS.effects_of(holders=msgspec.json.encode(sorted(set(gone))).decode(), limit=BATCH)
     given_up: list[tuple[str, str]] = []
     while found := await ledger.database.read(rows, begun):
         for row in found:
@@ -629,8 +674,13 @@ async def give_up(ledger: Ledger, dead: Iterable[str], now_ms: int) -> list[tupl
     return given_up
 
 
+@read_committed  # safe as `tool_call_finished` is
 def _unknown(chain: Chain, row: Row, now_ms: int) -> Transaction[None]:
     call = TracedCall(**{name: row[name] for name in TracedCall.__struct_fields__})
     draft = StepDraft(step=StepKind.RETURNED, call=call, status="unknown", reason=UNKNOWN)
     if (yield _EFFECTS.end_effect(workspace=row["workspace_id"], trace_id=row["trace_id"])):
+        # Whoever comes back for it is told so.
+        yield _EFFECTS.call_unknown(
+            workspace=row["workspace_id"], trace_id=row["trace_id"], forget_at=now_ms + KEEP_MS
+        )
         yield from chain.append(row["workspace_id"], [draft], now_ms)

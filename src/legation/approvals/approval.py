@@ -21,15 +21,15 @@ INV-R5  While a supervisor holds a claim, other supervisors wait. A person never
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from legation.approvals.policy.patterns import BadGlob, go_glob
-from legation.approvals.trace.step import TracedCall, must_be_name
+from legation.approvals.trace.step import ContentName, TracedCall, must_be_name
 from legation.clock import new_id
 from legation.errors import AlreadyAnswered, Conflict, Forbidden, InvalidParams
 from legation.store.database.transaction import Row
@@ -40,6 +40,8 @@ LONGEST_WORDS: Final = 16_384  # characters of a reason or a message
 LONGEST_WAIT_MS: Final = 7 * 86_400_000  # the owner's time: a week of holidays
 _WORDS: Final = {"consumed": "approved, and the call has passed"}  # for people
 MIN_USE_MS: Final = 60_000  # an approval in the last second still leaves its waiter this long to act
+
+PROGRAM: Final = "run:"  # how one begins that waits by itself
 
 Needs: TypeAlias = Literal["supervisor", "person"]
 Asked: TypeAlias = Literal["supervisor", "human_approval"]
@@ -52,12 +54,21 @@ NoticeReason: TypeAlias = Literal[
 ]
 
 
+class Waiter(NamedTuple):
+    """The one that acts on the answer: part of the request, and no process. `holder` keeps it alive: the process in which it
+    waits, or, of a program that waits by itself, that program. With `outlives` it goes on when its holder is gone."""
+
+    id: str  # session:..., call:..., run:...
+    holder: str
+    outlives: bool = False
+
+
 class ApprovalState(StrEnum):
     PENDING = "pending"  # nobody has answered
     APPROVED = "approved"  # may be consumed, once
     DENIED = "denied"  # somebody said no
     EXPIRED = "expired"  # nobody answered in time, or nobody used the answer in time
-    SUPERSEDED = "superseded"  # whoever waited is dead, or another approval stands in its place
+    SUPERSEDED = "superseded"  # whoever waited is gone, or another approval stands in its place
     CANCELLED = "cancelled"  # whoever asked has gone
 
 
@@ -98,6 +109,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     workspace_id: str
     trace_id: str
     waiter: str
+    holder: str
+    outlives: bool
     session_id: str | None
     turn_id: str | None
     tool_call_id: str | None
@@ -136,6 +149,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     escalated_by: str | None
     replaces: str | None
     replaced_by: str | None
+    look_at: int | None
+    notified_at: int | None
     reason: str | None = None  # no column: why it ended, a fixed word of the trace, where that was looked up
 
     @property
@@ -149,6 +164,10 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
             turn_id=self.turn_id,
             tool_call_id=self.tool_call_id,
         )
+
+    @property
+    def awaited_by(self) -> Waiter:
+        return Waiter(self.waiter, self.holder, self.outlives)
 
     @property
     def resolved_by(self) -> str | None:
@@ -172,7 +191,7 @@ _COLUMNS: Final = tuple(name for name in Approval.__struct_fields__ if name != "
 def read(row: Row) -> Approval:
     values = {name: row[name] for name in _COLUMNS}
     values |= {"status": ApprovalState(row["status"]), "injection_risk": bool(row["injection_risk"])}
-    values["editable"] = bool(row["editable"])
+    values |= {"editable": bool(row["editable"]), "outlives": bool(row["outlives"])}
     if row["confidence"] is not None:
         values["confidence"] = float(row["confidence"])  # SQLite's `returning` gives 1 for 1.0
     named = row["reviewers"]
@@ -200,7 +219,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     trace_id: str
     workspace: str
-    waiter: str  # the instance of the process that waits, or the runner: whoever consumes
+    waiter: Waiter  # whoever consumes
     requester_kind: str  # the credential that asks: it never answers
     requester: str
     action: Action
@@ -216,7 +235,10 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     reviewers: tuple[str, ...] = ()  # who alone decides it as a person; none: whoever may approve
     content_owner: str | None = None  # None: of the day
     context: object = None  # what a replay needs besides the arguments
+    evidence: Mapping[ContentName, object] = {}  # what a person looks at besides them
+    why: str | None = None  # the rule's own words
     requester_version: int | None = None  # of a browser's credential
+    look_at: int | None = None  # when a server first looks whether a supervisor is there; None: at once
 
     @property
     def call(self) -> TracedCall:
@@ -233,7 +255,8 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     def check(self, now_ms: int) -> None:
         for text, what in (
             (self.id, "an approval's id"),
-            (self.waiter, "a waiter's id"),
+            (self.waiter.id, "a waiter's id"),
+            (self.waiter.holder, "the id of a waiter's holder"),
             (self.requester_kind, "a requester's kind"),
             (self.requester, "a requester's id"),
             (self.policy_version, "a policy's version"),
@@ -252,6 +275,7 @@ class ApprovalAnswer(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float | None = None
     message: str | None = None  # to the agent
     claim: str | None = None
+    digest: str | None = None  # of the action that was looked at, if whoever answers says so
 
     def __post_init__(self) -> None:
         if self.confidence is not None:
@@ -306,6 +330,16 @@ def may_judge(approval: Approval, principal: Principal) -> None:
     if own or principal.asker == requester or (principal.kind, principal.id) == ("agent", approval.agent):
         raise Forbidden(
             f"cannot decide approval {approval.id}: whoever asks does not answer; let somebody else decide"
+        )
+
+
+def must_be_seen(approval: Approval, digest: str) -> None:
+    """Refuse an answer to another action than the one that was looked at."""
+    if digest != approval.action_digest:
+        raise Conflict(
+            f"cannot answer approval {approval.id}: it is another action, or under another policy, than the one that you "
+            "looked at; read it again",
+            {"reason": "digest", "digest": approval.action_digest},
         )
 
 

@@ -7,14 +7,8 @@ INV-1  The same call under the same policies gets the same decision and the same
 INV-2  Nothing passes without a trace, and nothing passes twice.
 INV-3  Whoever has gone takes the question along: an answer that comes later changes nothing and starts nothing.
 
-An approval that is pending is waited for by the process that asked for it (`ApprovalWait`):
-
-INV-V1  One that no supervisor is there for goes to a person after `supervisor_wait`, and so does one that supervisors
-        left undecided for half of its time. The trace says which.
-INV-V2  Whenever it needs a person, people are told, and once more before it expires.
-INV-V3  At its expiry it is over: silence is never consent.
-INV-V4  A database that is away for a while ends no wait: what is pending has somebody who waits for it.
-INV-V5  Under other policies, and after a grant, it is decided anew: it is asked about all the same, or it is over.
+An approval that is pending is waited for where its call is (`ApprovalWait`); what time brings about is the sweep's
+(`ApprovalSweep`).
 """
 
 from __future__ import annotations
@@ -24,14 +18,17 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
+from dataclasses import replace
+from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar
+
+import msgspec
 
 from legation.approvals.admit import (
     DoorTransactions,
     Evaluated,
     NoGrant,
     OverLimit,
+    ToolOutcome,
     act,
     covering,
     edited,
@@ -39,17 +36,17 @@ from legation.approvals.admit import (
     lifting,
     over_limit,
     result_of,
+    tool_call_finished,
     write_down,
     write_down_later,
 )
-from legation.approvals.approval import Approval, ApprovalState, NoticeKind, NoticeReason, new_approval_id
+from legation.approvals.approval import Approval, ApprovalState, Waiter, new_approval_id
 from legation.approvals.grants import GrantService
 from legation.approvals.limits import Loops, peek
 from legation.approvals.policies import Policies
 from legation.approvals.policy.rules import PolicySet, UnaskedWord, evaluate, off_loop
-from legation.approvals.queue import AWAY, AWAY_MS, ApprovalNews, ApprovalQueue, Attendance, first_of
+from legation.approvals.queue import AWAY, AWAY_MS, ApprovalNews, ApprovalQueue, first_of
 from legation.approvals.request import (
-    LIFTED,
     ONLY_ALWAYS,
     POLICY,
     DoorRequest,
@@ -61,258 +58,79 @@ from legation.approvals.request import (
     ToolReturn,
     context_of,
     ending_of,
+    looked_at_again,
+    works_there_still,
 )
+from legation.approvals.sweep import WAIT_MS
+from legation.approvals.trace.chain import Chain
+from legation.approvals.trace.evidence import evidence_of
 from legation.approvals.trace.step import StepKind, proposed, unasked
-from legation.approvals.transitions import Reason, Revoked, get
-from legation.errors import AlreadyAnswered, Conflict, LegationError, RateLimited, Unavailable
+from legation.approvals.transitions import TAKEN_OVER, Reason, Revoked, get
+from legation.approvals.wait import ApprovalWait
+from legation.errors import Conflict, LegationError, RateLimited, Unavailable
 from legation.store.database.transaction import Transaction
 from legation.tasks import TaskSet
 from legation.wire.api.approvals import Considered
-from legation.wire.principal import Principal
-
-# The wait for an approval.
-
-LOOK_MS: Final = 5_000  # between two looks whether a supervisor is there
-REMIND_MS: Final = 600_000  # before the expiry, at most
-WAIT_MS: Final = 30_000  # for a supervisor, unless the owner says otherwise
-
-Notify: TypeAlias = Callable[[Approval, NoticeKind, NoticeReason], None]
-
-
-@dataclass(slots=True, kw_only=True)
-class ApprovalWait:
-    """Wait for the end of one pending approval; meanwhile escalate it, notify people, expire it (INV-V1 to V5). Where the
-    rules or a grant ended it, `result` says how, and `evaluated` is what they say."""
-
-    queue: ApprovalQueue
-    attendance: Attendance
-    policies: Policies
-    transactions: DoorTransactions
-    evaluated: Evaluated
-    news: ApprovalNews  # what the queue has told of it since it was asked
-    caller_gone: asyncio.Event
-    door_closing: asyncio.Event
-    notify: Notify | None  # None: people sit in front of it
-    supervisor_wait_ms: int
-    result: DoorResult | None = field(default=None, init=False)
-    _grants: int = field(default=0, init=False)  # that were looked at
-    _notified: bool = field(default=False, init=False)
-    _remind_at: int | None = field(default=None, init=False)  # since then, until they are told again
-    _why: NoticeReason = field(default="policy", init=False)
-
-    async def run(self, approval: Approval) -> Approval | None:
-        """Return the approval as it ended, or None if the caller left or the door closed before."""
-        if self.news.approval is None:
-            self.news.approval = approval
-        while not (self.caller_gone.is_set() or self.door_closing.is_set()):
-            self.news.event.clear()
-            approval = self.news.approval
-            if approval.status is not ApprovalState.PENDING:
-                return approval
-            try:
-                if (ended := await self._check(approval)) is not None:
-                    return ended
-                if self.news.event.is_set():
-                    continue
-                pause = self._ms_to_next_check(self.news.approval)
-            except AWAY:
-                if approval.expires_at <= self.queue.clock.now_ms():
-                    raise  # nobody can answer it any more; whoever finds the database back expires it
-                pause = AWAY_MS
-            await first_of(
-                self.queue.clock, pause / 1000, self.news.event, self.caller_gone, self.door_closing
-            )
-        return None
-
-    async def _check(self, approval: Approval) -> Approval | None:
-        policies = self.policies.current
-        is_old = policies.version != approval.policy_version or self._grants != self.news.grants
-        if is_old and (ended := await self._recheck(approval, policies)) is not None:
-            return ended
-        now = self.queue.clock.now_ms()
-        try:
-            if approval.expires_at <= now:
-                await self.queue.expire()
-                await self.queue.refresh(approval)  # another server may have been faster
-            elif approval.needs == "person":
-                self._notify(approval, now)
-            elif (reason := await self._reason_to_escalate(approval, now)) is not None:
-                self._why = reason
-                await self.queue.escalate(door_principal(approval.workspace_id), approval.id, reason=reason)
-        except Conflict:
-            await self.queue.refresh(approval)  # somebody was faster
-        return None
-
-    async def _reason_to_escalate(
-        self, approval: Approval, now: int
-    ) -> Literal["no-supervisor", "undecided"] | None:
-        if now >= self._escalate_at(approval):
-            return "undecided"
-        if now < approval.created_at + self.supervisor_wait_ms:
-            return None
-        last = await self.attendance.last(approval.workspace_id, approval.tool)
-        absent_since = max(last, approval.created_at)
-        return "no-supervisor" if now - absent_since >= self.supervisor_wait_ms else None
-
-    def _notify(self, approval: Approval, now: int) -> None:
-        if not self._notified:
-            self._notified = True
-            self._remind_at = approval.expires_at - min(REMIND_MS, (approval.expires_at - now) // 4)
-            if self._why == "policy" and approval.escalated_at is not None:
-                self._why = "escalated"
-            if self.notify is not None:
-                self.notify(approval, "asked", self._why)
-        elif self._remind_at is not None and now >= self._remind_at:
-            self._remind_at = None
-            if self.notify is not None:
-                self.notify(approval, "reminder", self._why)
-
-    def _ms_to_next_check(self, approval: Approval) -> int:
-        now, moments = self.queue.clock.now_ms(), [approval.expires_at]
-        if approval.needs == "supervisor":
-            first = approval.created_at + self.supervisor_wait_ms
-            moments += [self._escalate_at(approval), first if now < first else now + LOOK_MS]
-        elif self._remind_at is not None:
-            moments.append(self._remind_at)
-        return max(0, min(moments) - now)
-
-    def _escalate_at(self, approval: Approval) -> int:
-        half = (approval.created_at + approval.expires_at) // 2
-        # The other half is a person's; but a supervisor has its time in any case.
-        return max(half, approval.created_at + self.supervisor_wait_ms)
-
-    # Other rules, or a grant, while it is pending.
-
-    async def _recheck(self, approval: Approval, policies: PolicySet) -> Approval | None:
-        request, is_bound = self.evaluated.request, policies.version == approval.policy_version
-        verdict, seen = await evaluate(policies, request.action, request.facts)
-        self.evaluated = replace(self.evaluated, policies=policies, verdict=verdict, facts=seen)
-        try:
-            return await (self._check_grants(approval) if is_bound else self._under_other_rules(approval))
-        except Revoked:
-            await self.queue.supersede_revoked()
-            return await self.queue.refresh(approval)
-        except Conflict:  # an answer was faster, or another edit of the rules
-            found = await self.queue.refresh(approval)  # there is news, be it another server's
-            if found.consumed_at is None:
-                return None
-            # Nobody else consumes what this one waits for: it was lifted here, and the database went before it said so.
-            self.queue.publish(found, StepKind.RESOLVED)
-            return self._passed(found)
-
-    async def _check_grants(self, approval: Approval) -> Approval | None:
-        """Let it pass by a grant that was given while it waits."""
-        queue, evaluated, given = self.queue, self.evaluated, self.news.grants
-        # Read first: most grants cover little of what waits, and only the rest is worth a turn of the chain.
-        if await queue.ledger.database.read(lifting, evaluated, queue.clock.now_ms()) is not None:
-            await self._pass_by_grant(approval)
-        self._grants = given  # not before: a database that is away is asked again
-        return None if self.result is None else self.news.approval
-
-    async def _pass_by_grant(self, approval: Approval) -> None:
-        queue, evaluated = self.queue, self.evaluated
-        try:
-            used = await queue.change(evaluated.workspace, StepKind.RESOLVED, self._lift, approval)
-        except OverLimit as over:
-            if await queue.cancel(evaluated.workspace, [approval.id], "limit-reached"):
-                self.result = over_limit(evaluated, over.hit, approval.call)
-            else:
-                await queue.refresh(approval)  # an answer was faster
-            return
-        self._passed(used)
-
-    def _passed(self, used: Approval) -> Approval:
-        self.queue.publish(used, StepKind.CONSUMED)
-        by = used.resolved_by or POLICY
-        self.result = result_of(self.evaluated, "approved", by, LIFTED, None, used.call)
-        return used
-
-    def _lift(self, approval: Approval, _asked_at: int) -> Transaction[Approval]:
-        # Its turn may come late where many wait: a grant may have run out by then, and who has gone is not acted for.
-        if self.caller_gone.is_set():
-            raise AlreadyAnswered(f"cannot lift approval {approval.id}: whoever asked has gone")
-        return (yield from self.transactions.lift(self.evaluated, approval, self.queue.clock.now_ms()))
-
-    async def _under_other_rules(self, approval: Approval) -> Approval | None:
-        queue, evaluated, verdict = self.queue, self.evaluated, self.evaluated.verdict
-        match verdict.action:
-            case "supervisor" | "human_approval" as asked:
-                await queue.change(
-                    evaluated.workspace,
-                    StepKind.DECIDED,
-                    queue.life.rebind,
-                    approval,
-                    evaluated.action,
-                    asked,
-                    verdict.name,
-                    evaluated.policies.version,
-                    verdict.reviewers,
-                )
-                return None
-            case "deny":
-                await queue.cancel(evaluated.workspace, [approval.id], "policy-changed")
-                self.result = result_of(
-                    evaluated, "denied", POLICY, verdict.reason, verdict.message, approval.call
-                )
-            case "allow":
-                now = queue.clock.now_ms()
-                self.result = await queue.ledger.transact(
-                    evaluated.workspace,
-                    self.transactions.pass_after_all,
-                    evaluated,
-                    approval,
-                    now,
-                )
-                queue.publish(await queue.refresh(approval), StepKind.CANCELLED)
-        return await queue.refresh(approval)
-
-
-def door_principal(workspace: str) -> Principal:
-    """Name the one who escalates what nobody decides."""
-    return Principal(kind="legation", id="door", workspace=workspace, scopes=frozenset({"approve"}), level=2)
-
-
-# The door.
 
 TIMEOUT: Final = 600.0  # seconds: a person's time to answer, unless the rule says otherwise
 MOST_WAITING: Final = 1000  # calls of one credential that wait here: connections and memory are everybody's
 MOVED: Final = "a path leads elsewhere than when it was asked; ask again"
 STOPPING: Final = "the server stops; ask again when it is back"
+KEPT: Final = "the server stops, and the call goes on at the next one; send it again with the same key"
 LAST_WORDS: Final = 10.0  # seconds: for what passed and is being done, when the door closes
 
 logger = logging.getLogger("legation.door")
 
 T = TypeVar("T")
+Ran: TypeAlias = "tuple[DoorResult, ToolReturn | None]"
+MakeTransactions: TypeAlias = "Callable[..., DoorTransactions]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorOptions:
+class KeptCall(Protocol):
+    """The record of a call beside its trace: what stands in it is written in the transactions of the door."""
+
+    @property
+    def transactions(self) -> MakeTransactions: ...
+
+    def finished(self, chain: Chain, outcome: ToolOutcome, now_ms: int) -> Transaction[None]:
+        """Write down what came of the effect."""
+
+    async def refused(self, queue: ApprovalQueue, result: DoorResult) -> None: ...
+
+
+class _Unkept:
+    """No record: of a call that ends with whoever makes it."""
+
+    transactions: MakeTransactions = DoorTransactions
+    finished = staticmethod(tool_call_finished)
+
+    async def refused(self, queue: ApprovalQueue, result: DoorResult) -> None:
+        pass
+
+
+_UNKEPT: Final = _Unkept()
+_NO_GRANTS: Final = -1  # looked at: some may have been given since it was asked
+
+
+class DoorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The behaviour of a door beyond its policies."""
 
     timeout: float = TIMEOUT
     most_waiting: int = MOST_WAITING
     most_pending: int = MOST_WAITING  # of one agent, or of one session; a server has a setting for it
-    supervisor_wait_ms: int = WAIT_MS
+    supervisor_wait_ms: int = WAIT_MS  # before anybody looks whether a supervisor is there
     # Where a person who approves what can only be allowed always gives a grant.
     grants: GrantService | None = None
     signal: InjectionSignal | None = None
-    notify: Notify | None = None
     ended: OnCallEnded | None = None
 
 
 class Door:
     """The one place where calls are decided. `async with` it: at its end nobody waits any more, and each was told."""
 
-    def __init__(
-        self,
-        queue: ApprovalQueue,
-        policies: Policies,
-        attendance: Attendance,
-        options: DoorOptions | None = None,
-    ) -> None:
+    def __init__(self, queue: ApprovalQueue, policies: Policies, options: DoorOptions | None = None) -> None:
         self.queue = queue
         self.policies = policies
-        self._attendance = attendance
         self._options = options or DoorOptions()
         self._loops = Loops(queue.clock)
         self._tasks = TaskSet("legation-door")
@@ -354,15 +172,78 @@ class Door:
 
         return await self._owned(work)
 
-    async def run(self, request: DoorRequest, execute: Execute) -> tuple[DoorResult, ToolReturn | None]:
+    async def run(self, request: DoorRequest, execute: Execute) -> Ran:
         """Decide, and if it passes act, at most once. Cancelling it takes the question back, but no effect."""
+        return await self._owned(lambda caller_gone: self._run(request, execute, caller_gone, _UNKEPT))
 
-        async def work(caller_gone: asyncio.Event) -> tuple[DoorResult, ToolReturn | None]:
-            result = await self._through(request, caller_gone, acts=True)
-            returned = await self._act(request, result, execute) if result.passed else None
-            if self._options.ended is not None:
-                self._options.ended(request.principal.workspace, result.trace_id)
-            return result, returned
+    def carry(
+        self, request: DoorRequest, execute: Execute, kept: KeptCall, asked: Approval | None = None
+    ) -> asyncio.Task[Ran]:
+        """Run it in a task that nobody takes back: it ends with its approval. `asked`: it waits already, and goes on."""
+        return self._start(self._run(request, execute, asyncio.Event(), kept, asked))
+
+    async def _run(
+        self,
+        request: DoorRequest,
+        execute: Execute,
+        caller_gone: asyncio.Event,
+        kept: KeptCall,
+        asked: Approval | None = None,
+    ) -> Ran:
+        result = await self._through(request, caller_gone, acts=True, make=kept.transactions, asked=asked)
+        returned = None
+        if result.passed:
+            returned = await self._act(request, result, execute, kept)
+        else:
+            await kept.refused(self.queue, result)
+        if self._options.ended is not None:
+            self._options.ended(request.principal.workspace, result.trace_id)
+        return result, returned
+
+    async def ask(self, request: DoorRequest, make: MakeTransactions) -> DoorResult | Approval:
+        """Decide at once, or ask and leave it at that: for those who wait by themselves."""
+
+        async def work(_caller_gone: asyncio.Event) -> DoorResult | Approval:
+            evaluated = await self._looked_at(request, None)
+            approval_id = request.approval_id or new_approval_id(self.queue.clock.now_ms())
+            transactions = self._transactions(request, approval_id, acts=False, make=make)
+            return await self._enter(evaluated, transactions, approval_id)
+
+        return await self._owned(work)
+
+    async def follow(
+        self, request: DoorRequest, asked: Approval, make: MakeTransactions, seconds: float
+    ) -> None:
+        """Wait for so long, or until one that somebody waits for by itself has ended, and decide it anew meanwhile."""
+
+        async def work(caller_gone: asyncio.Event) -> None:
+            with self.queue.waiting(asked.id, alone=False) as news:
+                transactions = self._transactions(request, asked.id, acts=False, make=make)
+                evaluated = await self._looked_at(request, None)
+                wait = self._wait(transactions, evaluated, news, caller_gone, _NO_GRANTS)
+                # An answer may have come before anybody listened here.
+                await wait.run(await self.queue.refresh(asked))
+
+        waiting = asyncio.create_task(self._owned(work))
+        sleep = asyncio.create_task(self.queue.clock.sleep(seconds))
+        try:
+            await asyncio.wait((waiting, sleep), return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                waiting.result()
+        finally:
+            for task in (waiting, sleep):
+                task.cancel()
+            await asyncio.gather(waiting, sleep, return_exceptions=True)
+
+    async def use(self, request: DoorRequest, approved: Approval, make: MakeTransactions) -> DoorResult:
+        """Use what was approved, for one that waits by itself and acts right after."""
+
+        async def work(caller_gone: asyncio.Event) -> DoorResult:
+            transactions = self._transactions(request, approved.id, acts=False, make=make)
+            evaluated = await self._looked_at(request, None)
+            return await self._left(
+                self._wait(transactions, evaluated, ApprovalNews(), caller_gone), approved
+            )
 
         return await self._owned(work)
 
@@ -393,8 +274,12 @@ class Door:
         evaluated = Evaluated(
             request=request, policies=policies, verdict=verdict, facts=seen, injected=injected
         )
-        places = seen.places(request.action.paths) if evaluated.is_asked else ()  # looked up already
-        return replace(evaluated, places=places)
+        if not evaluated.is_asked:
+            return evaluated
+        # Looked up already.
+        places = seen.places(request.action.paths)
+        evidence = evidence_of(request.action, seen, request.diffs).contents
+        return replace(evaluated, places=places, evidence=evidence)
 
     def expires_at(self, evaluated: Evaluated, asked_at: int) -> int:
         """Tell when the approval that comes of it expires, also to whoever has to say so before it is decided."""
@@ -436,57 +321,112 @@ class Door:
         *,
         acts: bool,
         evaluated: Evaluated | None = None,
+        make: MakeTransactions = DoorTransactions,
+        asked: Approval | None = None,
     ) -> DoorResult:
+        evaluated, queue, approval_id = await self._looked_at(request, evaluated), self.queue, ""
+        with ExitStack() as stack:
+            if asked is not None:
+                approval_id, news = asked.id, stack.enter_context(queue.waiting(asked.id))
+                asked = await queue.refresh(asked)  # an answer may have come before anybody listened here
+            elif evaluated.is_asked:  # only then does anybody wait
+                stack.enter_context(self._room(evaluated))
+                approval_id = request.approval_id or new_approval_id(queue.clock.now_ms())
+                news = stack.enter_context(queue.waiting(approval_id))
+            transactions = self._transactions(request, approval_id, acts=acts, make=make)
+            entered = asked or await self._enter(evaluated, transactions, approval_id)
+            if isinstance(entered, DoorResult):
+                return entered
+            seen = _NO_GRANTS if asked else 0
+            wait = self._wait(transactions, evaluated, news, caller_gone, seen)
+            return await self._answered(wait, entered)
+
+    async def _looked_at(self, request: DoorRequest, evaluated: Evaluated | None) -> Evaluated:
         if self._closing.is_set():
             raise Unavailable("cannot decide anything any more: the server stops; ask again when it is back")
         # Rules that were edited since count. What is asked about all the same is decided anew while it waits, and has
         # the time that was said.
         if evaluated is None or (evaluated.policies is not self.policies.current and not evaluated.is_asked):
             evaluated = await self.evaluate(request)
-        looping = self._loops.repeated(request.loop_key, request.action.digest(), evaluated.limits)
-        evaluated = replace(evaluated, request=request, looping=looping)
+        if request.places is not None:  # it was asked before, and may not lead elsewhere since
+            return replace(evaluated, request=request, places=request.places)
+        looping = None
+        if any(each.loop for _, each in evaluated.limits):  # else it need not be known whether it is the same
+            looping = self._loops.repeated(request.loop_key, request.action.digest(), evaluated.limits)
+        if looping is not None or evaluated.request is not request:
+            evaluated = replace(evaluated, request=request, looping=looping)
+        return evaluated
+
+    def _transactions(
+        self, request: DoorRequest, approval_id: str, *, acts: bool, make: MakeTransactions
+    ) -> DoorTransactions:
         queue, options = self.queue, self._options
-        transactions = DoorTransactions(
-            self.policies, queue.life, queue.waiter, acts, options.most_pending, options.grants
+        waiter = request.waiter
+        if waiter is None:  # then the session, or the call itself, acts on the answer
+            call = f"call:{approval_id or request.trace_id}"
+            waiter = Waiter(f"session:{request.session_id}" if request.in_session else call, queue.holder)
+        return make(
+            self.policies,
+            queue.life,
+            waiter,
+            acts,
+            options.most_pending,
+            options.grants,
+            options.supervisor_wait_ms,
         )
-        now, approval_id, expires_at = queue.clock.now_ms(), "", 0
-        with ExitStack() as stack:
-            if evaluated.is_asked:  # only then does anybody wait
-                stack.enter_context(self._room(evaluated))
-                approval_id = request.approval_id or new_approval_id(now)
-                news = stack.enter_context(queue.waiting(approval_id))
-                expires_at = self.expires_at(evaluated, now)
-            if (settled := transactions.settled(evaluated)) is not None:
-                await queue.ledger.append(evaluated.workspace, settled.steps, now)
-                return settled.result
-            entered = await queue.ledger.transact(
-                evaluated.workspace, transactions.enter, evaluated, approval_id, expires_at, now
+
+    async def _enter(
+        self, evaluated: Evaluated, transactions: DoorTransactions, approval_id: str
+    ) -> DoorResult | Approval:
+        queue, now = self.queue, self.queue.clock.now_ms()
+        if (settled := transactions.settled(evaluated)) is not None:
+            await queue.ledger.append(evaluated.workspace, settled.steps, now)
+            return settled.result
+        expires_at = self.expires_at(evaluated, now) if evaluated.is_asked else 0
+        asks = (
+            evaluated.is_asked or evaluated.request.only_always
+        )  # grants are looked at, and what is pending
+        if not asks and type(transactions) is DoorTransactions:
+            return await queue.ledger.transact(
+                evaluated.workspace, transactions.enter_unasked, evaluated, now
             )
-            if isinstance(entered, DoorResult):
-                return entered
+        entered = await queue.ledger.transact(
+            evaluated.workspace, transactions.enter, evaluated, approval_id, expires_at, now
+        )
+        if isinstance(entered, Approval):
             queue.publish(entered, StepKind.PROPOSED)
-            wait = ApprovalWait(
-                queue=queue,
-                attendance=self._attendance,
-                policies=self.policies,
-                transactions=transactions,
-                evaluated=evaluated,
-                news=news,
-                caller_gone=caller_gone,
-                door_closing=self._closing,
-                notify=options.notify,
-                supervisor_wait_ms=options.supervisor_wait_ms,
-            )
-            return await self._answered(wait, entered)
+        return entered
+
+    def _wait(
+        self,
+        transactions: DoorTransactions,
+        evaluated: Evaluated,
+        news: ApprovalNews,
+        caller_gone: asyncio.Event,
+        grants: int = 0,
+    ) -> ApprovalWait:
+        return ApprovalWait(
+            queue=self.queue,
+            policies=self.policies,
+            transactions=transactions,
+            evaluated=evaluated,
+            news=news,
+            caller_gone=caller_gone,
+            door_closing=self._closing,
+            grants=grants,
+        )
 
     async def _answered(self, wait: ApprovalWait, approval: Approval) -> DoorResult:
         try:
             ended = await wait.run(approval)
         except LegationError:
-            await self._withdraw(approval, "caller-gone")
+            if not wait.transactions.waiter.outlives:
+                await self._withdraw(approval, "caller-gone")
             raise
         if wait.result is not None:
             return wait.result
+        if ended is None and wait.transactions.waiter.outlives:
+            raise Unavailable(f"cannot wait any longer: {KEPT}")
         if ended is None and self._closing.is_set():
             # Told at once, written down right after: those who wait are many, and have little time to hear it.
             self._start(self._withdraw(approval, "stopping"))
@@ -522,20 +462,23 @@ class Door:
         except Revoked:
             return await self._revoked(evaluated, ended)
         except Conflict as conflict:
+            reason = (conflict.data or {}).get("reason")
+            if reason == TAKEN_OVER:
+                raise  # another process goes on with it: this one has no say any more
             await self._withdraw(ended, "policy-changed")
-            changed = (conflict.data or {}).get("reason") == "policy-changed"
+            changed = reason == "policy-changed"
             why = "the policy changed after it was approved: ask again" if changed else conflict.message
             return result_of(evaluated, "cancelled", POLICY, why, why, ended.call)
         if evaluated.request.only_always:  # a grant came with it, which may cover what waits besides
             self.queue.granted(evaluated.workspace, evaluated.request.granted_session)
         result = result_of(evaluated, "approved", ending.by, ending.reason, ending.message, consumed.call)
-        return replace(result, by_name=ending.by_name)
+        return msgspec.structs.replace(result, by_name=ending.by_name)
 
     async def _with_grant(self, request: DoorRequest, result: DoorResult) -> DoorResult:
         """Name the grant by which the agent may be told `always`; whoever revoked it meanwhile has taken that back."""
         evaluated = await self.evaluate(request)
         grant = await self.queue.ledger.database.read(covering, evaluated, self.queue.clock.now_ms())
-        return replace(result, grant=grant.id if grant else None)
+        return msgspec.structs.replace(result, grant=grant.id if grant else None)
 
     async def _revoked(self, evaluated: Evaluated, approval: Approval) -> DoorResult:
         """Refuse one whose asker was revoked between the answer and its use."""
@@ -548,7 +491,7 @@ class Door:
         """Evaluate the other arguments that were approved: the approval is bound to their digest."""
         ledger = self.queue.ledger
         params = await edited_params(ledger.database, ledger.chain.sealer, approval)
-        request = replace(
+        request = msgspec.structs.replace(
             evaluated.request,
             action=edited(evaluated.action, params, evaluated.request.facts),
             trace_id=approval.trace_id,
@@ -567,9 +510,11 @@ class Door:
     async def _moved(self, evaluated: Evaluated, approval: Approval) -> DoorResult | None:
         """Deny what was approved where its paths lead elsewhere by now, or to what the rules deny: a link was put there
         meanwhile, and nobody has approved that."""
-        now = await self._evaluate_again(evaluated, evaluated.request)
+        request = evaluated.request
+        is_here = request.facts.resolved is None
+        now = await self._evaluate_again(evaluated, request if is_here else looked_at_again(request))
         is_denied = now.verdict.action == "deny"
-        if not is_denied and now.places == evaluated.places:
+        if not is_denied and now.places == evaluated.places and (is_here or works_there_still(request)):
             return None
         if now.policies.version != approval.policy_version:
             return None  # the rules were edited: consuming it says so
@@ -579,13 +524,16 @@ class Door:
             return result_of(now, "denied", POLICY, reason, message, approval.call)
         return result_of(evaluated, "denied", POLICY, MOVED, MOVED, approval.call)
 
-    async def _act(self, request: DoorRequest, result: DoorResult, execute: Execute) -> ToolReturn:
+    async def _act(
+        self, request: DoorRequest, result: DoorResult, execute: Execute, kept: KeptCall
+    ) -> ToolReturn:
         outcome = await act(self.queue, request, result, execute)
         try:
-            await write_down(self.queue, outcome)
+            await write_down(self.queue, outcome, kept.finished)
         except AWAY as error:
             logger.warning("cannot write down what a tool answered, and go on trying: %s", error)
-            self._start(write_down_later(self.queue, outcome, self._closing, self._options.ended))
+            later = write_down_later(self.queue, outcome, kept.finished, self._closing, self._options.ended)
+            self._start(later)
         return outcome.returned
 
     async def _withdraw(self, approval: Approval, reason: Reason) -> Approval:
@@ -645,4 +593,4 @@ def _refused(evaluated: Evaluated, ended: Approval, ending: Ending) -> DoorResul
     assert outcome not in ("pending", "approved")
     message = ending.message or evaluated.verdict.message or ending.default
     result = result_of(evaluated, outcome, ending.by, ending.reason, message, ended.call)  # type: ignore[arg-type]
-    return replace(result, by_name=ending.by_name)
+    return msgspec.structs.replace(result, by_name=ending.by_name)

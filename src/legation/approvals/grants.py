@@ -6,6 +6,8 @@ INV-G3  Only a person's credential gives or revokes one, and the audit log has i
         that ends takes its own along.
 INV-G4  A grant of one session covers no call of another, and none that only says that it is of that session.
 INV-G5  It lifts nothing while whoever gave it is disabled, no member, or may not approve any more.
+INV-G6  A grant for a folder covers a call only where all that it touches surely lies there, links followed; a command, where
+        it runs there. Of an agent on another machine that is where it resolved its paths.
 
 A grant lifts `supervisor` and `human_approval`. Here one is only found: that it never lifts `deny`, nor a rule that names
 its reviewers, and nothing where the injection signal fires, is for the door to decide. Why it was given is people's words: sealed, under a key of its own.
@@ -21,7 +23,7 @@ from typing import Final
 import msgspec
 
 from legation.approvals.approval import Approval, ApprovalAnswer, Glob, label, must_be_words
-from legation.approvals.policy.facts import Facts
+from legation.approvals.policy.facts import Facts, normal
 from legation.approvals.policy.truth import YES
 from legation.approvals.queue import ApprovalQueue
 from legation.approvals.trace.step import StepKind, must_be_name
@@ -72,13 +74,30 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     revoked_at: int | None
     revoked_by: str | None
     session_id: str | None = None
+    folder: str | None = None
 
     def covers(self, action: Action, session: str | None, facts: Facts) -> bool:
         """Tell whether it lets this call pass."""
         # A grant of a session's for every tool of some kinds is for its folder: whoever lets an agent edit there has not let
         # it edit its own settings, or a key that lies in a home.
-        return self._names(action, session) and (
-            not self._is_for_all or self.kinds is None or self._is_at_home(action, facts)
+        return (
+            self._names(action, session)
+            and (not self._is_for_all or self.kinds is None or self._is_at_home(action, facts))
+            and (self.folder is None or self._is_there(self.folder, action, facts))
+        )
+
+    def _is_there(self, folder: str, action: Action, facts: Facts) -> bool:
+        """Tell whether all that it touches is in the folder, and a command runs in it; of the latter no more is known."""
+        if action.unclear:
+            return False
+        if action.command is None:
+            return _is_inside(action, facts, folder)
+        runs = self.kinds is None or "execute" in self.kinds
+        return (
+            runs
+            and facts.cwd is not None
+            and _holds(facts, folder, facts.cwd)
+            and (not action.paths or _is_inside(action, facts, folder))
         )
 
     def _is_at_home(self, action: Action, facts: Facts) -> bool:
@@ -89,7 +108,11 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     def covers_always(self, action: Action, session: str | None) -> bool:
         """Tell whether it covers the tool whatever its arguments: what an agent does unasked once it was told `always`."""
-        return self._names(action, session) and (self.kinds is None or not self._is_for_all)
+        return (
+            self._names(action, session)
+            and self.folder is None  # whoever is told `always` asks about no place any more
+            and (self.kinds is None or not self._is_for_all)
+        )
 
     def _names(self, action: Action, session: str | None) -> bool:
         return (
@@ -115,6 +138,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             expires_at=rfc3339(self.expires_at),
             remaining=go_duration(self.expires_at - now_ms if self.is_live(now_ms) else 0),
             granted_by=f"{self.granted_kind}:{self.granted_by}",
+            session_id=self.session_id,
+            folder=self.folder,
         )
 
     def view(self, reason: str | None, now_ms: int) -> GrantView:
@@ -127,7 +152,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
             active=self.is_live(now_ms),
             revoked_at=None if self.revoked_at is None else rfc3339(self.revoked_at),
             revoked_by=self.revoked_by,
-            session_id=self.session_id,
         )
 
 
@@ -146,7 +170,8 @@ class GrantService:
     def give(
         self, principal: Principal, new: NewGrant, *, grant: str, now_ms: int, session: str | None = None
     ) -> Transaction[Grant]:
-        """`grant` is its id: `new_grant_id`. With `session` it covers only the calls of that one."""
+        """`grant` is its id: `new_grant_id`. With `session`, or one that is named in it, it covers only the calls of that
+        one."""
         must_be_person(principal, "give")
         kinds, expires_at = self._checked(new), now_ms + self._lasting_ms(new)
         try:
@@ -161,7 +186,8 @@ class GrantService:
                 granted_kind=principal.kind,
                 granted_by=principal.id,
                 granted_user=principal.user,
-                session=session,
+                session=session or new.session_id,
+                folder=_checked_folder(new.folder),
             )
         except Dangling:
             raise NotFound("cannot give a grant there: there is no such workspace; create it first") from None
@@ -261,15 +287,33 @@ def _stands(grant: Grant) -> Transaction[bool]:
     return giver is not None and "approve" in giver.scopes
 
 
-def _is_inside(action: Action, facts: Facts) -> bool:
-    """Tell whether all that it touches lies in the folder where the agent works, whatever links there are."""
-    root = facts.root("$WORKSPACE") if facts.workspace is not None else None
+def _is_inside(action: Action, facts: Facts, folder: str = "$WORKSPACE") -> bool:
+    """Tell whether all that it touches lies in the folder, which is the one where the agent works, whatever links there
+    are."""
     places = [facts.absolute(path) for path in action.paths]
-    return (
-        root is not None
-        and bool(places)
-        and all(place is not None and root.holds(place, facts.resolve(place)) is YES for place in places)
-    )
+    return bool(places) and all(place is not None and _holds(facts, folder, place) for place in places)
+
+
+def _holds(facts: Facts, folder: str, place: str) -> bool:
+    root = facts.root(folder) if folder.startswith("/") or facts.workspace is not None else None
+    return root is not None and root.holds(place, facts.resolve(place)) is YES
+
+
+def _checked_folder(folder: str | None) -> str | None:
+    if folder is None:
+        return None
+    # The root is every folder: whoever means that leaves it out, and says so.
+    if not folder.startswith("/") or "\0" in folder or (named := normal(folder)) == "/":
+        raise InvalidParams(
+            "cannot grant that folder: give an absolute path to a folder other than the root, or leave it out for every "
+            "folder",
+            {"path": "$.folder"},
+        )
+    try:
+        named.encode()
+    except UnicodeEncodeError:
+        raise InvalidParams("cannot grant that folder: its name is no text", {"path": "$.folder"}) from None
+    return named
 
 
 def active_for(workspace: str, agent: str, session: str | None, now_ms: int) -> Transaction[list[Grant]]:

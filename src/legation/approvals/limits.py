@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date
 from decimal import ROUND_HALF_EVEN, Decimal
 from functools import lru_cache
@@ -71,12 +70,14 @@ def take(
     workspace: str, agent: str, limits: Covering, action: Action, now_ms: int
 ) -> Transaction[LimitHit | None]:
     """Count this attempt, unless a limit refuses it. Amounts are looked at and not added."""
-    looks = yield from _looks(workspace, agent, counted_by(limits, action), now_ms)
+    if not (wanted := counted_by(limits, action)):
+        return None
+    looks = yield from _looks(workspace, agent, wanted, now_ms)
     hit = worst([look.hit for look in looks])
     for look in looks:
         value = look.anyway if hit else look.counted
         if value is not None and look.kind != "spend":
-            yield from counters.put(workspace, agent, look.policy, look.what, value, look.until)
+            yield from counters.put(workspace, agent, look.policy, look.what, value, look.until, look.former)
     return hit
 
 
@@ -84,11 +85,15 @@ def charge(
     workspace: str, agent: str, limits: Covering, action: Action, now_ms: int
 ) -> Transaction[LimitHit | None]:
     """Add what the action spends, all sums or none; right before the effect."""
-    looks = yield from _looks(workspace, agent, list(_sums(limits, action)), now_ms)
+    if not (wanted := list(_sums(limits, action))):
+        return None
+    looks = yield from _looks(workspace, agent, wanted, now_ms)
     hit = worst([look.hit for look in looks])
     for look in looks:
         if hit is None and look.counted is not None:
-            yield from counters.put(workspace, agent, look.policy, look.what, look.counted, look.until)
+            yield from counters.put(
+                workspace, agent, look.policy, look.what, look.counted, look.until, look.former
+            )
     return hit
 
 
@@ -110,8 +115,7 @@ def _duration(hit: LimitHit) -> float:
     return float("inf") if hit.retry_after is None else hit.retry_after
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
+class _Look(msgspec.Struct, frozen=True, kw_only=True):
     """The word of a counter on one more call."""
 
     kind: LimitName
@@ -119,6 +123,7 @@ class _Look:
     what: str
     hit: LimitHit | None = None
     counted: str | None = None  # its value with the call
+    former: str | None = None  # its value as it was read: it is written only while that stands
     anyway: str | None = None  # its value without, where that is to be written even so
     until: int | None = None
 
@@ -159,8 +164,7 @@ def _sums(limits: Covering, action: Action) -> Iterator[_Counter]:
         yield from found.values()
 
 
-@dataclass(frozen=True, slots=True)
-class _PerMinute:
+class _PerMinute(msgspec.Struct, frozen=True):
     policy: str
     limit: int
     what: Literal["per-minute"] = "per-minute"
@@ -175,6 +179,7 @@ class _PerMinute:
             policy=self.policy,
             what=self.what,
             hit=self._hit(window, now_ms) if window.count >= self.limit else None,
+            former=value,
             counted=counted.written(),
             # The clock was set back. It is remembered from when, or the wait would begin again with every refusal.
             anyway=window.written() if window.at < stored.at else None,
@@ -188,27 +193,27 @@ class _PerMinute:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Total:
+class _Total(msgspec.Struct, frozen=True):
     policy: str
     limit: int
     what: Literal["total"] = "total"
 
     def look(self, held: counters.Held, now_ms: int) -> _Look:
         del now_ms  # it counts for ever
-        so_far = int(held.get((self.policy, self.what), "0"))
+        former = held.get((self.policy, self.what))
+        so_far = int(former or "0")
         hit = LimitHit(self.policy, self.what, f"more than {calls(self.limit)} in all", None)
         return _Look(
             kind=self.what,
             policy=self.policy,
             what=self.what,
             hit=hit if so_far >= self.limit else None,
+            former=former,
             counted=str(so_far + 1),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Sum:
+class _Sum(msgspec.Struct, frozen=True):
     policy: str
     spend: Spend
     amount: float
@@ -219,12 +224,14 @@ class _Sum:
         # A day has a counter of its own: on whatever day a clock believes to be, that day's sum counts.
         period = date.fromordinal(_EPOCH + day).isoformat() if daily else "total"
         what = f"spend:{period}:{sum_name(self.spend)}"
-        total = int(held.get((self.policy, what), "0")) + billionths(self.amount)
+        former = held.get((self.policy, what))
+        total = int(former or "0") + billionths(self.amount)
         return _Look(
             kind="spend",
             policy=self.policy,
             what=what,
             hit=self._hit(now_ms) if total > billionths(self.spend.limit) else None,
+            former=former,
             counted=str(total),
             until=(day + 1) * DAY_MS + KEPT_MS if daily else None,
         )
@@ -239,8 +246,7 @@ class _Sum:
         return LimitHit(self.policy, "spend", reason, (DAY_MS - now_ms % DAY_MS) / 1000 if tomorrow else None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Untold:
+class _Untold(msgspec.Struct, frozen=True):
     policy: str
     field: str
 

@@ -14,9 +14,10 @@ import msgspec
 
 from legation.approvals.approval import Approval, ApprovalState, Glob, read
 from legation.approvals.grants import active_for
-from legation.approvals.request import why_ended
+from legation.approvals.request import action_of, hide, why_ended
 from legation.approvals.trace import entries
-from legation.approvals.trace.step import Seals, contents_of
+from legation.approvals.trace.evidence import diffs_of, read_evidence, why_asked, writable
+from legation.approvals.trace.step import ChainStep, Seals, contents_of
 from legation.approvals.transitions import get
 from legation.errors import InvalidParams
 from legation.store.audit import names_of
@@ -25,6 +26,7 @@ from legation.store.secrets.sealer import Sealer
 from legation.wire.api.approvals import (
     ActiveGrant,
     ApprovalDetail,
+    ApprovalPath,
     ApprovalStatus,
     ApprovalView,
     RecentTrace,
@@ -126,8 +128,54 @@ async def detail(
     """Show one, with what its agent did besides, and what was granted to it. Arguments are opened, as in `views`."""
     approval, recent, active = await database.read(_context, workspace, approval_id, now_ms)
     (shown,) = await views(database, sealer, workspace, [approval], now_ms)
-    members = {name: getattr(shown, name) for name in shown.__struct_fields__}
-    return ApprovalDetail(**members, recent_traces=recent, active_grants=active)
+    steps, rows = await database.read(_steps, approval)
+    said = {
+        (each.server, each.seq, each.name): each.value for each in map(Seals(sealer, workspace).open, rows)
+    }
+    first = {name: value for (_, _, name), value in said.items()}
+    context = first.get("context")
+    action, facts = action_of(
+        approval.agent,
+        approval.tool,
+        approval.kind,
+        shown.params or {},
+        context if isinstance(context, dict) else None,
+    )
+    evidence = read_evidence(first)
+    return ApprovalDetail(
+        **{name: getattr(shown, name) for name in shown.__struct_fields__},
+        recent_traces=recent,
+        active_grants=active,
+        command=None if action.command is None else writable(action.command),
+        cwd=facts.cwd,
+        workspace=facts.workspace,
+        urls=[writable(each) for each in action.urls],
+        # Of one that was asked by an earlier release it is not known where they led.
+        paths=list(evidence.paths) or [ApprovalPath(path=each) for each in action.paths],
+        diffs=diffs_of(evidence, approval.kind, action.paths, shown.params),
+        asked=why_asked(approval, steps, said, now_ms),
+    )
+
+
+def _steps(approval: Approval) -> Transaction[tuple[list[ChainStep], Rows]]:
+    """Read the steps of its call, and what was said in them besides the arguments."""
+    steps = yield from entries.steps_of(approval.workspace_id, approval.trace_id)
+    names = ["context", "paths", "diffs", "why", "reasoning"]
+    return steps, (yield from contents_of(approval.workspace_id, [approval.trace_id], names))
+
+
+def isolated(detail: ApprovalDetail) -> ApprovalDetail:
+    """Hide the content of what is shown beside the arguments, as `hide` does with those."""
+    said = hide({"command": detail.command, "urls": detail.urls})
+    command, urls = said["command"], said["urls"]
+    return msgspec.structs.replace(
+        detail,
+        command=command if isinstance(command, str) else None,
+        urls=[each for each in urls if isinstance(each, str)] if isinstance(urls, list) else [],
+        diffs=[
+            msgspec.structs.replace(each, old_text=None, new_text=None, cut=True) for each in detail.diffs
+        ],
+    )
 
 
 def view(approval: Approval, params: object, now_ms: int, by_name: str | None = None) -> ApprovalView:
@@ -155,6 +203,9 @@ def view(approval: Approval, params: object, now_ms: int, by_name: str | None = 
         reviewers=list(approval.reviewers),
         resolved_by_name=by_name,
         why=why_ended(status, approval.reason),
+        kind=approval.kind,
+        digest=approval.action_digest,
+        policy_version=approval.policy_version,
     )
 
 
@@ -185,7 +236,7 @@ def _said(
 ) -> Transaction[tuple[Rows, dict[str, str], dict[tuple[str, str], str | None]]]:
     """Read the sealed arguments, the names of people, and why those that ended without an answer did."""
     rows = yield from contents_of(workspace, [approval.trace_id for approval in approvals], ["params"])
-    names = yield from names_of(people)
+    names = (yield from names_of(people)) if people else {}
     ended = [approval.trace_id for approval in approvals if approval.status not in _OPEN]
     if not ended:
         return rows, names, {}

@@ -11,11 +11,10 @@ import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from legation.approvals.policy.document import Problems
-from legation.approvals.policy.load import files_of, load, load_text, starter
 from legation.approvals.policy.rules import PolicySet
 from legation.clock import Clock
 from legation.errors import ConfigInvalid
@@ -39,9 +38,12 @@ class Policies:
         self._watcher = (
             PolicyWatcher(path, on_change=self._on_change, on_problem=self._on_problem) if path else None
         )
-        self.current: PolicySet = (
-            self._watcher.current if self._watcher else load_text(starter(STARTER).text, STARTER)
-        )
+
+    @cached_property
+    def current(self) -> PolicySet:
+        return (
+            self._watcher.current if self._watcher else _starter()
+        )  # ours is good: it need not be read to start
 
     def on_change(self, listener: Callable[[PolicySet], None]) -> None:
         self._listeners.append(listener)
@@ -66,6 +68,20 @@ class Policies:
         logger.error("policies stay as they were: %s", error.message)
 
 
+@cache
+def _starter() -> PolicySet:
+    # The parser of policies, here and below: a start with the starter alone has no use for it.
+    from legation.approvals.policy.load import load_text, starter
+
+    return load_text(starter(STARTER).text, STARTER)
+
+
+def _load(path: Path) -> PolicySet:
+    from legation.approvals.policy.load import load
+
+    return load(path)
+
+
 class PolicyWatcher:
     """Policies that follow their files; ConfigInvalid where the first set is not good.
 
@@ -85,7 +101,7 @@ class PolicyWatcher:
         self._seen = signature(path)
         self._settling: Signature | None = None
         self._is_broken = False
-        self.current = load(path)
+        self.current = _load(path)
 
     async def run(self, clock: Clock) -> None:
         """Look again and again, until it is cancelled."""
@@ -116,7 +132,7 @@ class PolicyWatcher:
         found: PolicySet | ConfigInvalid
         try:
             with no_full_collection():
-                found = load(self._path)
+                found = _load(self._path)
         except ConfigInvalid as error:
             found = error
         if (after := signature(self._path)) != now:
@@ -149,6 +165,9 @@ def no_full_collection() -> Iterator[None]:
 
 def signature(path: Path) -> Signature:
     """Make another one whenever a file was written, replaced, linked elsewhere, added or removed."""
+    from legation.approvals.policy.document import Problems
+    from legation.approvals.policy.load import files_of
+
     return tuple((str(file), _stat(file)) for file in [path, *files_of(path, Problems())])
 
 

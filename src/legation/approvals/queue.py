@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
-from legation.approvals.approval import Approval, ApprovalAnswer, Glob, label
+import msgspec
+
+from legation.approvals.approval import PROGRAM, Approval, ApprovalAnswer, ApprovalState, Glob, label
 from legation.approvals.request import why_ended
 from legation.approvals.trace.chain import Ledger
 from legation.approvals.trace.step import StepKind
@@ -21,13 +22,14 @@ from legation.approvals.transitions import (
     GroupAnswer,
     Reason,
     Transitions,
+    Unheard,
     expire_due,
     get,
     supersede,
     supersede_revoked,
 )
 from legation.clock import Clock
-from legation.errors import Conflict, LegationError, StorageFailed, Unavailable
+from legation.errors import AlreadyAnswered, Conflict, LegationError, StorageFailed, Unavailable
 from legation.store.database.transaction import Database, Queries, Transaction, rows
 from legation.store.log import EventLog
 from legation.store.stream import Stream
@@ -37,9 +39,12 @@ from legation.wire.event_types import draft
 from legation.wire.principal import Principal
 
 AWAY_MS: Final = 2_000  # between two tries of a database that is away: its time to come back
+TAKEN_LIMIT: Final = 10.0  # seconds: another server's time to take an answer up
+TAKEN_EVERY: Final = 0.2  # between two looks whether it has
 AWAY: Final = (StorageFailed, Unavailable)  # how a database is that may come back
 
 STREAM: Final = "approvals"
+CHANGES: Final = "approvals"  # the topic by which servers tell each other that something changed
 LAST_WORDS: Final = 5.0  # seconds: the disk's time at the end
 NOTE_EVERY_MS: Final = 5_000  # a supervisor's sign of life is written this often at most
 LOOK_EVERY_MS: Final = 2_000  # and read this often
@@ -54,25 +59,24 @@ T = TypeVar("T")
 Listener: TypeAlias = Callable[[Approval, StepKind], None]
 
 
-@dataclass(slots=True, eq=False)
-class ApprovalNews:
+class ApprovalNews(msgspec.Struct, eq=False):
     """The last that one who waits was told of its approval."""
 
     approval: Approval | None = None
-    event: asyncio.Event = field(default_factory=asyncio.Event)
+    event: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     grants: int = 0  # given since it waits: whoever waits looks whether they cover it
 
 
 class ApprovalQueue:
-    """The approvals that wait for an answer. It belongs to one event loop; `waiter` is this process: what it waits for
-    is nobody else's."""
+    """The approvals that wait for an answer. It belongs to one event loop; `holder` is this process, which keeps alive
+    whoever waits in it."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, waiter: str) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, holder: str) -> None:
         self.ledger = ledger
         self.clock = clock
-        self.waiter = waiter
+        self.holder = holder
         self.life = Transitions(ledger.chain)
-        self._waits: dict[str, ApprovalNews] = {}
+        self._waits: dict[str, list[ApprovalNews]] = {}
         self._listeners: list[Listener] = []
         self._changing = TaskSet("legation-approval-change")
 
@@ -80,27 +84,33 @@ class ApprovalQueue:
         self._listeners.append(listener)
 
     @contextmanager
-    def waiting(self, approval_id: str) -> Iterator[ApprovalNews]:
-        """Gather the news of one; entered before it is asked, so that no answer is too fast."""
-        if approval_id in self._waits:
+    def waiting(self, approval_id: str, *, alone: bool = True) -> Iterator[ApprovalNews]:
+        """Gather the news of one; entered before it is asked, so that no answer is too fast. `alone`: nobody else does."""
+        if alone and approval_id in self._waits:
             raise Conflict(f"cannot ask for approval {approval_id} twice; wait for the one there is")
-        news = self._waits[approval_id] = ApprovalNews()
+        news = ApprovalNews()
+        self._waits.setdefault(approval_id, []).append(news)
         try:
             yield news
         finally:
-            self._waits.pop(approval_id, None)
+            self._waits[approval_id].remove(news)
+            if not self._waits[approval_id]:
+                del self._waits[approval_id]
 
     @property
     def waits(self) -> list[ApprovalNews]:
-        return list(self._waits.values())
+        return [news for each in self._waits.values() for news in each]
 
     def wake_all(self) -> None:
         """Have everyone who waits look again."""
-        for news in self._waits.values():
+        for news in self.waits:
             news.event.set()
 
-    def publish(self, approval: Approval, happened: StepKind) -> None:
-        if (news := self._waits.get(approval.id)) is not None:
+    def publish(self, approval: Approval, happened: StepKind, *, remote: bool = False) -> None:
+        """Tell whoever waits here, and, unless they told us, the other servers."""
+        if not remote:
+            self.ledger.database.notify(CHANGES)
+        for news in self._waits.get(approval.id, ()):
             news.approval = approval
             news.event.set()
         for listener in self._listeners:
@@ -118,9 +128,11 @@ class ApprovalQueue:
 
         return await self._changing.run(give())
 
-    def granted(self, workspace: str, session: str | None = None) -> None:
+    def granted(self, workspace: str, session: str | None = None, *, remote: bool = False) -> None:
         """Wake what a grant of that workspace, or of one session there, may cover, now that it is durable."""
-        for news in self._waits.values():
+        if not remote:
+            self.ledger.database.notify(CHANGES)
+        for news in self.waits:
             approval = news.approval
             if approval is None or (
                 approval.workspace_id == workspace and session in (None, approval.session_id)
@@ -147,7 +159,7 @@ class ApprovalQueue:
     async def refresh(self, approval: Approval) -> Approval:
         """Read it again; whoever waits for it hears of it."""
         found = await self.ledger.database.read(get, approval.workspace_id, approval.id)
-        if (news := self._waits.get(found.id)) is not None and found != approval:
+        for news in self._waits.get(found.id, ()) if found != approval else ():
             news.approval = found
             news.event.set()
         return found
@@ -180,7 +192,32 @@ class ApprovalQueue:
 
     async def resolve(self, principal: Principal, approval_id: str, answer: ApprovalAnswer) -> Approval:
         work = self.life.resolve
-        return await self.change(principal.workspace, StepKind.RESOLVED, work, principal, approval_id, answer)
+        approval = await self.change(
+            principal.workspace, StepKind.RESOLVED, work, principal, approval_id, answer
+        )
+        return await self.taken_up(approval)
+
+    async def taken_up(self, approval: Approval) -> Approval:
+        """Return an answer that somebody acts on. Where that is a process of another server it is waited for: a moment
+        after its death nobody knows of that, and "approved" would have nothing behind it."""
+        holder = approval.holder
+        is_safe = holder == self.holder or approval.outlives or holder.startswith(PROGRAM)
+        if is_safe or approval.status is not ApprovalState.APPROVED:
+            return approval
+        until, now = self.clock.monotonic() + TAKEN_LIMIT, approval
+        while now.status is ApprovalState.APPROVED and now.consumed_at is None:
+            if self.clock.monotonic() > until:
+                raise Unheard(
+                    approval,
+                    f"it is approved, but {approval.waiter}, which waits for it, has not taken that up; look at it again: it "
+                    "is used when that is back, or else superseded",
+                )
+            await self.clock.sleep(TAKEN_EVERY)
+            with suppress(*AWAY):
+                now = await self.ledger.database.read(get, approval.workspace_id, approval.id)
+        if now.status is not ApprovalState.APPROVED:
+            raise AlreadyAnswered(f"cannot approve {approval.id}: it is {now.status} before it could be used")
+        return approval
 
     async def answer_group(self, principal: Principal, group: str, answer: ApprovalAnswer) -> GroupAnswer:
         async def change() -> GroupAnswer:
@@ -192,7 +229,14 @@ class ApprovalQueue:
                 self.publish(approval, StepKind.RESOLVED)
             return answered
 
-        return await self._changing.run(change())
+        answered = await self._changing.run(change())
+        taken = await asyncio.gather(*map(self.taken_up, answered.answered), return_exceptions=True)
+        errors = [error for error in taken if isinstance(error, BaseException)]
+        if errors and (len(errors) == len(taken) or not all(isinstance(each, Conflict) for each in errors)):
+            raise errors[0]
+        up = tuple(each for each in taken if isinstance(each, Approval))
+        unheard = {each.id for each in answered.answered} - {each.id for each in up}
+        return GroupAnswer(up, (*answered.refused, *sorted(unheard)))
 
     # Without an answer.
 
@@ -211,9 +255,9 @@ class ApprovalQueue:
         """End whatever ran out of time, in every workspace."""
         return await self._end(expire_due(self.ledger, self.life, self.clock.now_ms()), StepKind.EXPIRED)
 
-    async def supersede(self, dead: Iterable[str]) -> list[Approval]:
-        """End whatever these waiters waited for."""
-        ending = supersede(self.ledger, self.life, dead, self.clock.now_ms())
+    async def supersede(self, gone: Iterable[str]) -> list[Approval]:
+        """End what ends with these holders."""
+        ending = supersede(self.ledger, self.life, gone, self.clock.now_ms())
         return await self._end(ending, StepKind.SUPERSEDED)
 
     async def supersede_revoked(self) -> list[Approval]:

@@ -12,22 +12,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
-from legation.approvals.approval import Approval, ApprovalState
-from legation.approvals.policy.facts import Facts, as_named
+from legation.approvals.approval import Approval, ApprovalState, Waiter
+from legation.approvals.policy.facts import Facts, as_named, carried
 from legation.approvals.trace.step import Seals, StepKind, TracedCall, contents_of, new_trace_id
-from legation.errors import InvalidParams
+from legation.errors import Forbidden, InvalidParams
 from legation.settings import Settings
 from legation.store.audit import names_of
 from legation.store.database.transaction import Queries, Transaction, only
 from legation.store.secrets.sealer import Sealer
 from legation.wire import jsontext
-from legation.wire.action import Action, Decision, Outcome, RuleAction, Sort
+from legation.wire.acp.updates import Diff
+from legation.wire.action import Action, Ask, Decision, Outcome, RuleAction, Sort, offers_only_always
 from legation.wire.principal import Principal
+from legation.wire.resolved import ResolvedPaths
 
 LimitName: TypeAlias = Literal["per-minute", "total", "spend", "loop", "pending"]
 POLICY: Final = "policy"
@@ -38,8 +40,7 @@ ONLY_ALWAYS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorRequest:
+class DoorRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One call that wants to pass. Whoever brings it, the door sees nothing but this.
 
     `principal` is the credential that asks: it never answers. Its workspace is the call's.
@@ -48,17 +49,24 @@ class DoorRequest:
     principal: Principal
     action: Action
     facts: Facts
+    # Of an agent on another machine: what was resolved there again, right before it uses an approval.
+    facts_at_use: Facts | None = None
     approval_id: str | None = None  # the permission's, where there is one
-    trace_id: str = field(default_factory=new_trace_id)
+    trace_id: str = msgspec.field(default_factory=new_trace_id)
     session_id: str | None = None
     in_session: bool = False  # the host says so: whoever calls a tool names any session it likes
     turn_id: str | None = None
     tool_call_id: str | None = None
     content_owner: str | None = None  # whose key seals what is said; None: of the day
     editable: bool = False  # whoever asks can act on other arguments than it asked for
+    diffs: tuple[Diff, ...] = ()  # what the agent says it would change
     timeout: float | None = None  # seconds: the asker's own bound on waiting
     only_always: bool = False  # told yes, it asks no more for that tool: it takes a grant for all of that
     expires_at: int | None = None  # epoch milliseconds: as it was told, and the approval ends no later
+    waiter: Waiter | None = (
+        None  # of one that goes on elsewhere; None: this process acts on the answer, or nobody does
+    )
+    places: tuple[str | None, ...] | None = None  # where its paths led when it was asked, if that was before
 
     @property
     def granted_session(self) -> str | None:
@@ -86,8 +94,7 @@ class DoorRequest:
         return who.workspace, self.action.agent, f"{who.kind}:{who.id}", session
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorResult:
+class DoorResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a request. Only `approved` may act, once, and on `action`."""
 
     outcome: Outcome
@@ -124,8 +131,7 @@ class DoorResult:
         return f"{self.rule}: {reason}{covered}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolReturn:
+class ToolReturn(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of a tool. `status_code` as HTTP has it: 200, 502 where the tool failed, 504 where it was slow.
 
     `result` is a JSON value; `error` is words for the agent, and is sealed as the result is.
@@ -134,14 +140,14 @@ class ToolReturn:
     status_code: int
     result: object = None
     error: str | None = None
+    tool_status: int | None = None  # what the tool itself answered with, where it did
 
 
 Execute: TypeAlias = "Callable[[Action, EffectToken], Awaitable[ToolReturn]]"
 """The effect, once: it is called at most once for a request, right after that was written down."""
 
 
-@dataclass(frozen=True, slots=True)
-class EffectToken:
+class EffectToken(msgspec.Struct, frozen=True):
     """Names the one effect, for tools that know how not to do a thing twice."""
 
     trace_id: str
@@ -166,7 +172,8 @@ class _Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The part of a call that a policy saw besides its arguments, kept so that another policy can be asked about it later.
 
     It is the driver's reading of the call (paths, command, addresses) and where the agent worked. Where a path led on
-    the disk is not in it: that is gone with the moment. A member that a later release adds is ignored by an older one.
+    the disk is not in it: that is gone with the moment; but for an agent on another machine, for which it was carried.
+    A member that a later release adds is ignored by an older one.
     """
 
     paths: tuple[str, ...] = ()
@@ -178,9 +185,11 @@ class _Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     workspace: str | None = None
     cwd: str | None = None
     home: str | None = None
+    resolved: ResolvedPaths | None = None
+    places: tuple[str | None, ...] = ()  # of one that may be gone on with elsewhere: where its paths led then
 
 
-def context_of(action: Action, facts: Facts) -> dict[str, object] | None:
+def context_of(action: Action, facts: Facts, places: tuple[str | None, ...] = ()) -> dict[str, object] | None:
     """Make the JSON value for the trace; None where there is nothing to keep."""
     context = _Context(
         paths=action.paths,
@@ -192,6 +201,8 @@ def context_of(action: Action, facts: Facts) -> dict[str, object] | None:
         workspace=facts.workspace,
         cwd=facts.cwd,
         home=facts.home,
+        resolved=facts.resolved and replace(facts.resolved, paths=facts.places(action.paths)),
+        places=places,
     )
     kept: dict[str, object] = msgspec.to_builtins(context)
     return kept or None
@@ -204,7 +215,8 @@ def action_of(
     params: Mapping[str, object],
     context: Mapping[str, object] | None,
 ) -> tuple[Action, Facts]:
-    """Restore the call as it was. Its paths are taken as they are named: today's links say nothing about that day's."""
+    """Restore the call as it was. Its paths are taken as they are named: today's links say nothing about that day's. Those
+    of an agent on another machine lead where they led."""
     seen = msgspec.convert(context or {}, _Context)
     action = Action(
         agent=agent,
@@ -217,8 +229,80 @@ def action_of(
         other_commands=seen.other_commands,
         unclear=seen.unclear,
     )
-    facts = Facts(seen.workspace, seen.cwd, seen.home, as_named, seen.declared)
-    return action, facts
+    if seen.resolved is not None:
+        return action, carried(action, seen.resolved, seen.declared)
+    return action, Facts(seen.workspace, seen.cwd, seen.home, as_named, seen.declared)
+
+
+# Agents on other machines.
+
+
+def remote_request(principal: Principal, ask: Ask, declared: Mapping[str, Sort] | None = None) -> DoorRequest:
+    """Make the request of an agent on another machine, by the ask of whoever acts for it there. Nothing of it is looked up
+    on this disk, whatever it carries along."""
+    return DoorRequest(
+        principal=principal,
+        action=ask.action,
+        facts=remote_facts(principal, ask.action, ask.resolved, declared),
+        approval_id=ask.id,
+        session_id=ask.session_id,
+        turn_id=ask.turn,
+        tool_call_id=ask.tool_call_id,
+        editable=ask.editable,
+        diffs=ask.diffs,
+        expires_at=ask.expires_at,
+        only_always=offers_only_always(ask.options),
+    )
+
+
+def at_use(request: DoorRequest, resolved: ResolvedPaths | None) -> DoorRequest:
+    """Add what was resolved again where the agent is, right before it acts."""
+    now = remote_facts(request.principal, request.action, resolved, request.facts.declared)
+    return replace(request, facts_at_use=now)
+
+
+def looked_at_again(request: DoorRequest) -> DoorRequest:
+    """Return it as it is judged when its approval is used: by this disk as it is by then, or by what was carried again. Of
+    an agent on another machine that carried nothing, nothing is known."""
+    if request.facts.resolved is None:
+        return request
+    return replace(
+        request, facts=request.facts_at_use or carried(request.action, None, request.facts.declared)
+    )
+
+
+def works_there_still(request: DoorRequest) -> bool:
+    """Tell whether an agent on another machine works in the same folders as when it asked."""
+    before = request.facts.resolved
+    now = None if request.facts_at_use is None else request.facts_at_use.resolved
+    return before is None or before.places == (now or ResolvedPaths()).places
+
+
+def remote_facts(
+    principal: Principal,
+    action: Action,
+    resolved: ResolvedPaths | None,
+    declared: Mapping[str, Sort] | None = None,
+) -> Facts:
+    """Take what was resolved elsewhere, from a token or a runner alone. Any other credential (of this process, of its
+    sessions, of a person's browser) acts here, where the disk can be looked at, and nobody's word counts instead."""
+    if principal.kind not in ("token", "runner"):
+        raise Forbidden(
+            "cannot take what was resolved elsewhere from this credential: it acts on this machine; use a token for the "
+            "agent on the other one"
+        )
+    if principal.agent not in (None, action.agent):
+        raise Forbidden(
+            f"cannot ask for another agent with the token of {principal.agent}; use a token of that agent"
+        )
+    if resolved is not None:
+        resolved.check(action.paths)
+    return carried(action, resolved, declared)
+
+
+def places_of(context: Mapping[str, object] | None) -> tuple[str | None, ...]:
+    """Tell where the paths of a call led when it was asked, as it was kept then."""
+    return msgspec.convert(context or {}, _Context).places
 
 
 _ANSWERED: Final = (ApprovalState.APPROVED, ApprovalState.DENIED)
@@ -233,6 +317,7 @@ _WHY: Final = {
     "revoked": "the credential that asked for it was revoked, has expired, or may ask no more",
     "session-closed": "the session that it was asked in has ended",
     "waiter-dead": "the server was restarted while it waited for an answer",
+    "waiter-silent": "whoever waited for an answer was not heard of any more",
     "stopping": "the server was stopped while it waited for an answer",
     "unused": "it was approved, and not used in time",
     "edited": "it was approved with other arguments",
@@ -243,8 +328,7 @@ _WHY: Final = {
 _SQL: Final = Queries("traces")
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(msgspec.Struct, frozen=True):
     """The end of an approval in words for whoever waited: who it was, and what it is told."""
 
     by: str
@@ -280,7 +364,7 @@ def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
         message = said.get("reasoning")
     default = f"denied by {by}" if approval.status is ApprovalState.DENIED else words
     person = approval.person
-    names = yield from names_of([person] if person else [])
+    names = (yield from names_of([person])) if person else {}
     return Ending(
         by, words, None if message is None else str(message), default, names.get(person) if person else None
     )

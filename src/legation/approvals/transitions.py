@@ -6,7 +6,8 @@ INV-L3  Another workspace's approval and none at all are the same `NotFound`. An
 
 INV-E1  `consume` checks again what was decided: the action, the policy, the waiter, the time. It succeeds once.
 INV-E2  What was consumed does not end any other way: whether its effect happened is for the trace to say.
-INV-E3  After a restart whatever a dead process waited for is superseded, and says so.
+INV-E3  What ends with its holder is superseded when that is gone, and says so; nor is it answered from that moment on: who
+        answers looks, in the same conditional update, whether somebody waits.
 INV-E4  Whoever is revoked takes the waiting calls along: what a token, a user or a browser asked for is superseded when
         it could no longer ask, and is not consumed from that moment on, for `consume` looks in its own transaction.
 
@@ -23,12 +24,14 @@ import msgspec
 
 from legation.approvals.approval import (
     MIN_USE_MS,
+    PROGRAM,
     Approval,
     ApprovalAnswer,
     ApprovalChange,
     ApprovalState,
     Asked,
     Proposal,
+    Waiter,
     held,
     is_held_by_another,
     label,
@@ -36,6 +39,7 @@ from legation.approvals.approval import (
     may_judge,
     moved,
     must_be_free,
+    must_be_seen,
     must_be_words,
     must_review,
     read,
@@ -56,11 +60,13 @@ from legation.errors import AlreadyAnswered, Conflict, InvalidParams, LegationEr
 from legation.store.database.transaction import (
     Dangling,
     Duplicate,
+    Overtaken,
     Queries,
     Rows,
     Statement,
     Transaction,
     only,
+    read_committed,
     rows,
 )
 from legation.store.identity import tokens
@@ -74,11 +80,14 @@ SHORTEST_LEASE_MS: Final = 1_000
 LONGEST_LEASE_MS: Final = 600_000  # the other supervisors' time: as long as one may keep them waiting
 MOST_AT_ONCE: Final = 500  # approvals of a group that one transaction answers
 BATCH: Final = 100  # approvals that end in one transaction: some milliseconds of work
+TAKEN_OVER: Final = "waiter"  # why one cannot use it: it is, or has become, another's
+UNHEARD: Final = "waiter-unheard"  # why nobody can answer it now
 
 Reason: TypeAlias = Literal[
     "unanswered",  # expired while pending
     "unused",  # expired after it was approved
-    "waiter-dead",  # superseded: the process that waited is gone
+    "waiter-dead",  # superseded: the process in which it was waited for is gone
+    "waiter-silent",  # superseded: the program that waited by itself is gone
     "edited",  # superseded: by an approval of changed arguments
     "revoked",  # superseded: whoever asked is revoked, expired, disabled, signed out, or has another role
     "caller-gone",
@@ -96,7 +105,7 @@ Reason: TypeAlias = Literal[
 
 _SQL: Final = Queries("approvals")
 _PROPOSED: Final = (  # columns that are named as members of a proposal
-    "id", "workspace", "trace_id", "waiter", "session_id", "turn_id", "tool_call_id", "requester_kind", "requester",
+    "id", "workspace", "trace_id", "session_id", "turn_id", "tool_call_id", "requester_kind", "requester",
     "requester_version", "policy_version", "policy_rule", "verdict", "expires_at",
 )  # fmt: skip
 _OPEN: Final = (ApprovalState.PENDING, ApprovalState.APPROVED)
@@ -170,14 +179,28 @@ class Transitions:
         for_person = proposal.verdict == "human_approval" or (replaces and replaces.needs == "person")
         steps = [
             msgspec.structs.replace(
-                proposed(call, action, digest, owner=owner, context=proposal.context), replaces=former
+                proposed(
+                    call, action, digest, owner=owner, context=proposal.context, evidence=proposal.evidence
+                ),
+                replaces=former,
             ),
-            decided(call, proposal.verdict, proposal.policy_rule, proposal.policy_version),
+            decided(
+                call,
+                proposal.verdict,
+                proposal.policy_rule,
+                proposal.policy_version,
+                why=proposal.why,
+                owner=owner,
+            ),
         ]
         yield from self.chain.append(proposal.workspace, steps, now_ms)
         try:
             rows = yield _SQL.propose(
                 **{name: getattr(proposal, name) for name in _PROPOSED},
+                waiter=proposal.waiter.id,
+                holder=proposal.waiter.holder,
+                outlives=int(proposal.waiter.outlives),
+                look_at=now_ms if for_person or proposal.look_at is None else proposal.look_at,
                 agent=action.agent,
                 tool=action.tool,
                 kind=action.kind,
@@ -223,6 +246,8 @@ class Transitions:
             until=now_ms + lease_ms,
             now=now_ms,
         )
+        if not rows:
+            yield from must_be_waited_for(former)
         return (yield from self.changed(rows, former, StepKind.CLAIMED, principal, now_ms))
 
     def escalate(
@@ -252,12 +277,17 @@ class Transitions:
             )
         )
 
+    # Safe under read committed: it is answered only where all that was looked at (whether it is pending, who may answer, under
+    # which policy, who holds it) still is as it was read; else that is read again.
+    @read_committed
     def resolve(
         self, principal: Principal, approval_id: str, answer: ApprovalAnswer, now_ms: int
     ) -> Transaction[Approval]:
         """Approve or deny it. The first answer stands; every other one is `AlreadyAnswered`."""
         change = ApprovalChange.APPROVE if answer.approve else ApprovalChange.DENY
         former = yield from self._decidable(principal, approval_id, change, now_ms)
+        if answer.digest is not None:
+            must_be_seen(former, answer.digest)
         must_be_free(former, principal, now_ms)
         usable = max(former.expires_at, now_ms + MIN_USE_MS) if answer.approve else former.expires_at
         confidence = None if answer.confidence is None else float(answer.confidence)
@@ -272,7 +302,14 @@ class Transitions:
             resolver=principal.id,
             resolver_user=principal.user,
             level=principal.level,
+            policy_version=former.policy_version,
+            reviewers=written_reviewers(former.reviewers),
+            claimed_by=former.claimed_by,
+            claimed_until=former.claimed_until,
         )
+        if not rows:
+            yield from must_be_waited_for(former)
+            raise Overtaken(f"cannot change approval {former.id}: somebody was faster; read it again")
         said: dict[ContentName, str | None] = {
             "reasoning": answer.reasoning,
             "message": answer.message,
@@ -319,6 +356,7 @@ class Transitions:
         rule: str,
         version: str,
         reviewers: tuple[str, ...],
+        why: str,
         now_ms: int,
     ) -> Transaction[Approval]:
         """Bind it to another policy, under which it is asked about all the same. It needs as much as before, or more."""
@@ -339,7 +377,16 @@ class Transitions:
         if not rows:
             raise too_late(former)
         step = msgspec.structs.replace(
-            decided(former.call, verdict, rule, version, reason="policy-changed"), action_digest=digest
+            decided(
+                former.call,
+                verdict,
+                rule,
+                version,
+                reason="policy-changed",
+                why=why,
+                owner=former.content_owner,
+            ),
+            action_digest=digest,
         )
         yield from self.chain.append(former.workspace_id, [step], now_ms)
         return read(rows[0])
@@ -376,15 +423,22 @@ class Transitions:
         return approval
 
     def consume(
-        self, workspace: str, approval_id: str, waiter: str, digest: str, policy_version: str, now_ms: int
+        self,
+        workspace: str,
+        approval_id: str,
+        waiter: Waiter,
+        digest: str,
+        policy_version: str,
+        now_ms: int,
     ) -> Transaction[Approval]:
-        """Use an approval, right before acting. It is refused a second time, for another action, policy or waiter, and
-        for whoever was revoked meanwhile."""
+        """Use an approval, right before acting. It is refused a second time, for another action, policy or waiter, for one
+        whose call another process has taken over, and for whoever was revoked meanwhile."""
         yield from must_still_ask((yield from get(workspace, approval_id)), now_ms)
         rows = yield _SQL.consume(
             workspace=workspace,
             id=approval_id,
-            waiter=waiter,
+            waiter=waiter.id,
+            holder=waiter.holder,
             action_digest=digest,
             policy_version=policy_version,
             now=now_ms,
@@ -493,7 +547,14 @@ def group_key(action: Action, digest: str) -> str:
 
 def _must_stand_in(former: Approval, proposal: Proposal) -> None:
     """Refuse an edit of anything but what the agent would do: who asks, who waits and which tool it is stay."""
-    was = (former.workspace_id, former.waiter, former.agent, former.tool, former.session_id, former.turn_id)
+    was = (
+        former.workspace_id,
+        former.awaited_by,
+        former.agent,
+        former.tool,
+        former.session_id,
+        former.turn_id,
+    )
     action = proposal.action
     becomes = (
         proposal.workspace, proposal.waiter, action.agent, action.tool, proposal.session_id, proposal.turn_id
@@ -505,10 +566,28 @@ def _must_stand_in(former: Approval, proposal: Proposal) -> None:
         )
 
 
-def _unusable(former: Approval, waiter: str, policy_version: str, now_ms: int) -> LegationError:
+class Unheard(Conflict):
+    """A waiter is not heard of: an answer would have nothing behind it."""
+
+    def __init__(self, approval: Approval, words: str) -> None:
+        super().__init__(
+            f"cannot answer approval {approval.id}: {words}", {"reason": UNHEARD, "waiter": approval.waiter}
+        )
+
+
+def must_be_waited_for(former: Approval) -> Transaction[None]:
+    if not (yield _SQL.is_waited_for(workspace=former.workspace_id, id=former.id)):
+        raise Unheard(
+            former,
+            f"{former.waiter}, which waits for it, is not heard of; answer it when that is back, or else it is superseded "
+            "soon",
+        )
+
+
+def _unusable(former: Approval, waiter: Waiter, policy_version: str, now_ms: int) -> LegationError:
     why = f"cannot use approval {former.id}: "
-    if former.waiter != waiter:
-        return Conflict(why + "another waits for it; ask for one of your own", {"reason": "waiter"})
+    if (former.waiter, former.holder) != waiter[:2]:
+        return Conflict(why + "another waits for it; ask for one of your own", {"reason": TAKEN_OVER})
     try:
         moved(former, ApprovalChange.CONSUME, now_ms)
     except AlreadyAnswered as error:
@@ -539,11 +618,15 @@ async def expire_due(ledger: Ledger, transitions: Transitions, now_ms: int) -> l
 
 
 async def supersede(
-    ledger: Ledger, transitions: Transitions, dead: Iterable[str], now_ms: int
+    ledger: Ledger, transitions: Transitions, gone: Iterable[str], now_ms: int
 ) -> list[Approval]:
-    """End whatever these waiters waited for: at a start, those of processes that are gone."""
-    left = _SQL.open_of_waiters(waiters=msgspec.json.encode(sorted(set(dead))).decode(), limit=BATCH)
-    return await _end_found(ledger, transitions, left, ApprovalChange.SUPERSEDE, now_ms, "waiter-dead")
+    """End what ends with these holders, which are gone."""
+    holders, ended = set(gone), list[Approval]()
+    programs = {holder for holder in holders if holder.startswith(PROGRAM)}
+    for some, reason in ((holders - programs, "waiter-dead"), (programs, "waiter-silent")):
+        left = _SQL.open_of_holders(holders=msgspec.json.encode(sorted(some)).decode(), limit=BATCH)
+        ended += await _end_found(ledger, transitions, left, ApprovalChange.SUPERSEDE, now_ms, reason)  # type: ignore[arg-type]
+    return ended
 
 
 async def supersede_revoked(ledger: Ledger, transitions: Transitions, now_ms: int) -> list[Approval]:

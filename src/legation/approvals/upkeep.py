@@ -1,25 +1,29 @@
-"""The upkeep of approvals: signs of life, expiries, dead waiters, changes made by other servers.
+"""The upkeep of approvals: signs of life, holders that are gone, changes made by other servers.
 
-A server's folder belongs to one process at a time: any other waiter of the same server is a former process of it, and
-dead. A waiter of another server is dead when it has not been seen for long.
+INV-H1  A server's folder belongs to one process at a time: any other holder of the same server is a former process of it,
+        and gone. Any other holder is gone when it has signed off, or was silent for `waiter_dead`.
+INV-H2  Silence is counted in the time in which the database answered (`pulse`): every sign of life moves that on, by two
+        pauses between them at most. So a database that was away, or servers that all were, make nobody silent.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
 
 from legation.approvals.admit import give_up
 from legation.approvals.approval import Approval, read
 from legation.approvals.grants import ids_in
 from legation.approvals.policies import Policies
-from legation.approvals.queue import ApprovalQueue, forget_attendance
+from legation.approvals.queue import CHANGES, ApprovalQueue, first_of, forget_attendance
 from legation.approvals.request import OnCallEnded
+from legation.approvals.sweep import ApprovalSweep
 from legation.approvals.trace.step import StepKind
 from legation.clock import Clock
 from legation.errors import LegationError
@@ -27,71 +31,102 @@ from legation.store import counters
 from legation.store.database.transaction import Queries, Rows, Transaction, rows
 from legation.tasks import TaskSet
 
-SIGN_MS: Final = 10_000  # between two signs of life
-DEAD_MS: Final = 120_000  # without one: as long as a database may be away without everything being superseded
-EXPIRE_EVERY: Final = 5.0  # seconds; whoever waits does not wait for it
+DEAD_MS: Final = 120_000  # without a sign of life, unless the owner says otherwise: then it is gone
+SIGN_MS: Final = 5_000  # between two signs of life, at most
+SIGNS: Final = 12  # in the time after which it is gone, at least
+GRACE: Final = 3  # pauses between signs: after so many nobody relies on it, until it is heard of again
+REVOKED_EVERY: Final = 5.0  # seconds; whoever revokes does not wait for it
 FORGET_EVERY: Final = 600.0
-INTERVAL: Final = 0.5  # seconds: as late as an answer given at another server may come
+FORGET_BATCH: Final = 500
+INTERVAL: Final = 2.0  # seconds: as late as another server's answer may come where its notice was lost
 
 _DOOR: Final = Queries("door")
 _APPROVALS: Final = Queries("approvals")
+_CALLS: Final = Queries("calls")
 # An effect is no change of an approval.
 _TOLD: Final = frozenset(StepKind) - {StepKind.EXECUTED, StepKind.RETURNED, StepKind.UNASKED}
 
 logger = logging.getLogger("legation.approvals")
 
 
+class SignsOfLife(msgspec.Struct, frozen=True):
+    """Signs of life of holders: how often, and how long one may be silent, in milliseconds."""
+
+    dead_ms: int = DEAD_MS
+
+    @property
+    def sign_ms(self) -> int:
+        return min(SIGN_MS, self.dead_ms // SIGNS)
+
+    async def sign(self, queue: ApprovalQueue) -> None:
+        """Tell that this process is there, and with it everything that it holds."""
+        now, server = queue.clock.now_ms(), queue.ledger.chain.server
+        grace = GRACE * self.sign_ms
+        await queue.ledger.database.transact(_sign, queue.holder, server, grace, now, 2 * self.sign_ms)
+
+    async def sign_for(self, queue: ApprovalQueue, holder: str) -> None:
+        """Tell that a program is there which waits by itself: its answers are kept for it until it is gone."""
+        sign = _DOOR.sign(id=holder, server=None, grace=self.dead_ms)
+        await queue.ledger.database.transact(rows, sign)
+
+
+def _sign(holder: str, server: str, grace: int, now_ms: int, most: int) -> Transaction[None]:
+    yield _DOOR.tick(now=now_ms, most=most)
+    yield _DOOR.sign(id=holder, server=server, grace=grace)
+
+
 @asynccontextmanager
 async def approvals_upkeep(
-    queue: ApprovalQueue, policies: Policies, ended: OnCallEnded | None = None
+    queue: ApprovalQueue,
+    policies: Policies,
+    sweep: ApprovalSweep,
+    signs: SignsOfLife | None = None,
+    ended: OnCallEnded | None = None,
 ) -> AsyncIterator[None]:
-    """Settle what dead processes left, then keep the approvals of a server in order."""
-    await sign_of_life(queue)
-    await supersede_dead_waiters(queue, ended)
-    await queue.expire()
+    """Settle what processes left that are gone, then keep the approvals of a server in order."""
+    signs = signs or SignsOfLife()
+    await signs.sign(queue)
+    await supersede_lost(queue, signs, ended)
     await queue.supersede_revoked()
     clock, tasks = queue.clock, TaskSet("legation-upkeep")
     tasks.start(policies.follow(clock))
-    tasks.start(_every(clock, SIGN_MS / 1000, partial(sign_of_life, queue)))
-    tasks.start(_every(clock, EXPIRE_EVERY, queue.expire))
-    tasks.start(_every(clock, EXPIRE_EVERY, queue.supersede_revoked))
+    tasks.start(_every(clock, signs.sign_ms / 1000, partial(signs.sign, queue)))
+    tasks.start(sweep.run())
+    tasks.start(_every(clock, signs.dead_ms / 4000, partial(supersede_lost, queue, signs, ended)))
+    tasks.start(_every(clock, REVOKED_EVERY, queue.supersede_revoked))
     tasks.start(_every(clock, FORGET_EVERY, partial(_forget_old, queue)))
     try:
         if queue.ledger.database.dialect == "postgres":
             remote = RemoteChanges(queue)
             await remote.start()
-            tasks.start(_every(clock, INTERVAL, remote.publish_new))
-            tasks.start(_every(clock, DEAD_MS / 4000, partial(supersede_dead_waiters, queue, ended)))
+            tasks.start(remote.follow())
         yield
     finally:
         await tasks.close()
+        with suppress(LegationError):  # what outlives it is another's at once, not after `waiter_dead`
+            await queue.ledger.database.transact(rows, _DOOR.sign_off(id=queue.holder))
 
 
-async def sign_of_life(queue: ApprovalQueue) -> None:
-    enroll = _DOOR.enroll(id=queue.waiter, server=queue.ledger.chain.server, now=queue.clock.now_ms())
-    await queue.ledger.database.transact(rows, enroll)
-
-
-async def supersede_dead_waiters(queue: ApprovalQueue, ended: OnCallEnded | None = None) -> int:
-    """End what dead waiters waited for; what they had begun is of unknown outcome. Return how many were dead."""
+async def supersede_lost(queue: ApprovalQueue, signs: SignsOfLife, ended: OnCallEnded | None = None) -> int:
+    """End what ends with holders that are gone; what they had begun is of unknown outcome. Return how many had any."""
     now, database, server = queue.clock.now_ms(), queue.ledger.database, queue.ledger.chain.server
-    found = _DOOR.dead_waiters(id=queue.waiter, server=server, before=now - DEAD_MS)
-    dead = [row["id"] for row in await database.read(rows, found)]
-    if dead:
-        await queue.supersede(dead)
-        for workspace, trace_id in await give_up(queue.ledger, dead, now):
+    who = {"id": queue.holder, "server": server, "dead": signs.dead_ms}
+    gone = [row["holder"] for row in await database.read(rows, _DOOR.lost_holders(**who))]
+    if gone:
+        await queue.supersede(gone)
+        for workspace, trace_id in await give_up(queue.ledger, gone, now):
             if ended is not None:
                 ended(workspace, trace_id)
-        for waiter in dead:
-            await database.transact(rows, _DOOR.forget_waiter(id=waiter))
-    return len(dead)
+    await database.transact(rows, _DOOR.forget_holders(**who))
+    return len(gone)
 
 
 class RemoteChanges:
     """The changes that other servers made to approvals: read from their chains, and published here as if it had happened here.
 
     Only with a shared database. One query asks where all chains end; only what is new is read. Grants stand in no chain:
-    those that count are looked at where something waits.
+    those that count are looked at where something waits. The other servers' notices say when to look; that every look
+    finds all there is, and comes in any case, is what can be relied on.
     """
 
     def __init__(self, queue: ApprovalQueue) -> None:
@@ -104,6 +139,18 @@ class RemoteChanges:
         for row in await self._heads():
             self._read[row["workspace_id"], row["server"]] = row["seq"]
 
+    async def follow(self) -> None:
+        """Look whenever another server says so, and now and then."""
+        queue = self._queue
+        with queue.ledger.database.listen(CHANGES) as told:
+            while True:
+                await first_of(queue.clock, INTERVAL, told)
+                told.clear()  # before the look: what comes meanwhile is another one
+                try:
+                    await self.publish_new()
+                except LegationError as error:  # the next time may do what this one could not
+                    logger.warning("cannot look at what other servers did: %s", error)
+
     async def publish_new(self) -> int:
         """Publish what is new, and return how many changes there were."""
         count = 0
@@ -113,7 +160,7 @@ class RemoteChanges:
             if last > after:
                 changes = await self._queue.ledger.database.read(_changes, workspace, server, after, last)
                 for approval, step in changes:
-                    self._queue.publish(approval, step)
+                    self._queue.publish(approval, step, remote=True)
                 count += len(changes)
                 self._read[workspace, server] = last
         await self._look_at_grants()
@@ -130,12 +177,17 @@ class RemoteChanges:
         for workspace in waiting:
             before, now = self._granted.get(workspace, {}), counting.get(workspace, {})
             for session in {now[grant] for grant in now.keys() - before.keys()}:
-                queue.granted(workspace, session)
+                queue.granted(workspace, session, remote=True)
             self._granted[workspace] = now
 
     async def _heads(self) -> Rows:
         ledger = self._queue.ledger
         return await ledger.database.read(rows, _DOOR.heads(server=ledger.chain.server))
+
+
+def _forget_calls(now_ms: int) -> Transaction[int]:
+    """Forget a batch of calls under keys that nobody came back for. Return how many."""
+    return len((yield _CALLS.forget_calls(now=now_ms, limit=FORGET_BATCH)))
 
 
 def _changes(
@@ -152,6 +204,8 @@ def _changes(
 
 async def _forget_old(queue: ApprovalQueue) -> None:
     now, database = queue.clock.now_ms(), queue.ledger.database
+    while await database.transact(_forget_calls, now) == FORGET_BATCH:
+        pass
     await database.transact(forget_attendance, now)
     while await database.transact(counters.forget, now) == counters.FORGET_BATCH:
         pass

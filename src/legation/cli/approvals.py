@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -29,12 +30,13 @@ from legation.cli.command import (
     tell,
     when,
 )
-from legation.errors import Conflict, InvalidParams, NotFound
+from legation.errors import Conflict, InvalidParams, LegationError, NotFound
 from legation.wire.api.approvals import ApprovalStatus, ApprovalView
 
 if TYPE_CHECKING:
     from legation.client import Legation
     from legation.client.connection import NumberedChange
+    from legation.wire.api.inbox import InboxItem
 
 app = App(
     name="approvals",
@@ -50,6 +52,10 @@ NO_STREAM_PAUSE: Final = 2.0  # seconds: an agent's time to ask for the first th
 ApprovalId = Annotated[str, Parameter(help="Its whole id, as listed: apr_...")]
 Reason = Annotated[str | None, Parameter(help="Why; kept in the trace.")]
 Message = Annotated[str | None, Parameter(help="What the agent is told; when denied, else the reason.")]
+Digest = Annotated[
+    str | None,
+    Parameter(help="As `show` says it: refuse if it is another action, or under another policy, by now."),
+]
 Identical = Annotated[
     bool, Parameter(negative="", help="And all other pending ones that ask for the very same.")
 ]
@@ -73,10 +79,12 @@ def list_(
     if all and status is not None:
         raise InvalidParams("cannot list one status and all of them; give --status or --all")
     wanted = None if all else status or "pending"
+    waiting: dict[str, InboxItem] = {}
     columns: dict[str, Callable[[ApprovalView], str | None]] = {
         "id": lambda one: one.id,
         "agent": lambda one: one.agent_id,
-        "tool": lambda one: one.tool,
+        "what": lambda one: f"{item.verb} {item.object}" if (item := waiting.get(one.id)) else one.tool,
+        "session": lambda one: item.session_title if (item := waiting.get(one.id)) else one.session_id,
         "rule": lambda one: one.policy_rule,
         "asked": lambda one: one.created_at,
     }
@@ -90,6 +98,9 @@ def list_(
         }
     empty = "nothing waits for an answer" if wanted == "pending" else "no approvals of that kind"
     with connect(settings) as server:
+        if wanted == "pending" and not json:  # what it is about, in words: the list itself has only arguments
+            with suppress(LegationError):  # a server before 0.3
+                waiting |= {each.id: each for each in server.inbox().items}
         rows = server.approvals.list(wanted, tool=tool, agent=agent, limit=page_size(limit))
         show(islice(rows, limit), columns, json=json, if_empty=f"{empty}; --all lists those of every status")
 
@@ -129,6 +140,7 @@ def approve(
         str | None, Parameter(help="JSON: approve, but with these arguments, where it is editable.")
     ] = None,
     identical: Identical = False,
+    digest: Digest = None,
     json: Json = False,
     settings: PlaceFlags | None = None,
 ) -> int:
@@ -138,8 +150,11 @@ def approve(
         raise InvalidParams("cannot give identical ones other arguments; leave out --params or --identical")
     with connect(settings) as server, _explained("approve", id_=approval):
         if identical:
+            _must_be_alone(digest)
             return _answer_identical(server, approval, "approve", reason, message, json=json)
-        answered = server.approvals.approve(approval, reasoning=reason, message=message, params=edited)
+        answered = server.approvals.approve(
+            approval, reasoning=reason, message=message, params=edited, digest=digest
+        )
     return _say_answer(answered, "approved", approval, json=json)
 
 
@@ -151,14 +166,16 @@ def deny(
     reason: Reason = None,
     message: Message = None,
     identical: Identical = False,
+    digest: Digest = None,
     json: Json = False,
     settings: PlaceFlags | None = None,
 ) -> int:
     """Refuse it. The agent is told so, with your --message, and goes on without it. The first answer stands."""
     with connect(settings) as server, _explained("deny", id_=approval):
         if identical:
+            _must_be_alone(digest)
             return _answer_identical(server, approval, "deny", reason, message, json=json)
-        answered = server.approvals.deny(approval, reasoning=reason, message=message)
+        answered = server.approvals.deny(approval, reasoning=reason, message=message, digest=digest)
     return _say_answer(answered, "denied", approval, json=json)
 
 
@@ -170,6 +187,11 @@ def escalate(
     with connect(settings) as server, _explained("escalate", id_=approval):
         answered = server.approvals.escalate(approval, reasoning=reason)
     return _say_answer(answered, "left to a person:", approval, json=json)
+
+
+def _must_be_alone(digest: str | None) -> None:
+    if digest is not None:
+        raise InvalidParams("cannot name one digest for identical ones; leave out --digest or --identical")
 
 
 def _params(text: str) -> dict[str, Any]:

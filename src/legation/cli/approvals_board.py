@@ -272,6 +272,7 @@ class BoardAnswer:
     name: str
     group: str | None = None  # all of it
     reason: str | None = None
+    digest: str | None = None  # of the action that was shown
 
     @property
     def past(self) -> str:
@@ -407,8 +408,10 @@ class AnswerDialog:
     def _done(
         self, verb: Literal["approve", "deny", "escalate"], row: BoardRow, reason: str | None = None
     ) -> BoardAnswer:
+        shown = self._board.detail
+        digest = shown.digest if shown is not None and shown.id == row.id else None
         self.ask(None)
-        return BoardAnswer(verb, (row.id,), row.name, reason=reason)
+        return BoardAnswer(verb, (row.id,), row.name, reason=reason, digest=digest or None)
 
 
 SURROUNDINGS: Final = 6  # lines of what the agent did lately, at most

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from legation.cli.command import Style, line, named, plain
-from legation.wire.api.approvals import ApprovalDetail, ApprovalView
+from legation.wire.api.approvals import ApprovalDetail, ApprovalView, WhyAsked, go_duration
 
 INJECTION = "its arguments look like an attempt to talk whoever decides into it"
 PURGED = "purged: they are no longer kept"
@@ -32,6 +32,46 @@ def facts(approval: ApprovalView) -> Iterator[StyledLine]:
     yield StyledLine(f"asked      {line(approval.created_at)}")
     if approval.claimed_by and approval.status == "pending":
         yield StyledLine(f"looked at  by {line(approval.claimed_by)}", "yellow")
+
+
+def evidence(approval: ApprovalDetail) -> Iterator[StyledLine]:
+    """Say what would be done and where, and why somebody is asked."""
+    if approval.workspace or approval.cwd:
+        yield StyledLine(f"folder     {line(approval.workspace or approval.cwd or '')}")
+    for path in approval.paths:
+        where = {True: "inside the workspace", False: "outside the workspace", None: "nobody can tell where"}
+        linked = f", through a link to {line(path.real or '?')}" if path.link else ""
+        yield StyledLine(
+            f"path       {line(path.path)} ({where[path.inside]}{linked})",
+            None if path.inside and not path.link else "yellow",
+        )
+    if approval.command:
+        yield StyledLine(f"command    {line(approval.command)}", "bold")
+    if approval.asked is not None:
+        yield from (StyledLine(f"why        {text}") for text in _levels(approval.asked))
+    if approval.digest:
+        yield StyledLine(f"digest     {line(approval.digest)}", "dim")
+
+
+def _levels(asked: WhyAsked) -> Iterator[str]:
+    reason = f": {line(asked.policy.reason)}" if asked.policy.reason else ""
+    yield f"policy     {line(asked.policy.rule)}{reason}"
+    supervisor = asked.supervisor
+    waited = go_duration(supervisor.waited_ms or 0)
+    said = f": {line(supervisor.reasoning)}" if supervisor.reasoning else ""
+    yield (
+        "supervisor "
+        + {
+            "not-asked": "not asked",
+            "waiting": f"nobody has taken it, for {waited}",
+            "looking": f"{line(supervisor.by or '')} looks at it",
+            "absent": f"nobody was attached; waited {waited}",
+            "undecided": f"nobody decided it within {waited}",
+            "escalated": f"{line(supervisor.by or '')} left it to a person{said}",
+            "decided": f"{line(supervisor.by or '')} decided{said}",
+            "passed-over": "a person was first",
+        }[supervisor.state]
+    )
 
 
 def outcome(approval: ApprovalView) -> str:
@@ -68,6 +108,7 @@ def whole(approval: ApprovalDetail) -> Iterator[StyledLine]:
     if approval.status == "pending":
         yield StyledLine(f"ends in    {line(approval.remaining)}")
     yield from facts(approval)
+    yield from evidence(approval)
     yield StyledLine("arguments")
     for text in arguments(approval.params):
         yield StyledLine(f"    {text}")

@@ -349,9 +349,9 @@ class Errands:
             refused = f", {len(done.refused)} not yours to answer" if done.refused else ""
             return done.answered, f"{answer.name}: {answer.past}, {len(done.answered)} in all{refused}"
         if answer.verb == "approve":
-            await approvals.approve(id_, reasoning=why, message=why)
+            await approvals.approve(id_, reasoning=why, message=why, digest=answer.digest)
         else:
-            await approvals.deny(id_, reasoning=why, message=why)
+            await approvals.deny(id_, reasoning=why, message=why, digest=answer.digest)
         return (id_,), f"{answer.name}: {answer.past} by you"
 
 

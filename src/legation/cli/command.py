@@ -75,10 +75,19 @@ class PlaceFlags:
 class ServerFlags:
     """Each overrules its LEGATION_ variable and legation.toml. docs/reference/settings.md lists what has no flag."""
 
-    host: Annotated[str | None, Parameter(help=_HELP["host"])] = None
-    port: Annotated[int | None, Parameter(help=_HELP["port"])] = None
-    token: Annotated[str | None, Parameter(help=_HELP["token"])] = None
+    host: Annotated[str | None, Parameter(name=("--host", "-H"), help=_HELP["host"])] = None
+    port: Annotated[int | None, Parameter(name=("--port", "-p"), help=_HELP["port"])] = None
+    token: Annotated[str | None, Parameter(name=("--token", "-t"), help=_HELP["token"])] = None
+    folders: Annotated[list[Path] | None, Parameter(name="--folder", negative="", help=_HELP["folders"])] = (
+        None
+    )
+    cors_origins: Annotated[
+        list[str] | None,
+        Parameter(name=("--cors-allow-origin", "-O"), negative="", help=_HELP["cors_origins"]),
+    ] = None
+    processes: Annotated[bool | None, Parameter(negative="", help=_HELP["processes"])] = None
     public_url: Annotated[str | None, Parameter(help=_HELP["public_url"])] = None
+    advertise_url: Annotated[str | None, Parameter(help=_HELP["advertise_url"])] = None
     tls_cert: Annotated[Path | None, Parameter(help=_HELP["tls_cert"])] = None
     tls_key: Annotated[Path | None, Parameter(help=_HELP["tls_key"])] = None
     policy: Annotated[Path | None, Parameter(help=_HELP["policy"])] = None

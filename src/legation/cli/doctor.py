@@ -11,7 +11,9 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+from cyclopts import Parameter
 
 import legation
 from legation.cli.command import (
@@ -47,12 +49,13 @@ class DoctorFinding:
 
 def doctor(
     *,
+    all: Annotated[bool, Parameter(negative="", help="And every setting, with where it comes from.")] = False,  # noqa: A002
     json: Json = False,
     settings: SettingsFlags | None = None,
 ) -> int:
     """Say what works here and what to do next. The exit code is 1 if something needed is broken."""
     broken = False
-    for finding in _examine(settings):
+    for finding in _examine(settings, every_setting=all):
         broken |= finding.verdict == "broken"
         if json:
             say_json(finding)
@@ -62,7 +65,7 @@ def doctor(
     return 1 if broken else 0
 
 
-def _examine(flags: SettingsFlags | None) -> Iterator[DoctorFinding]:
+def _examine(flags: SettingsFlags | None, *, every_setting: bool) -> Iterator[DoctorFinding]:
     yield DoctorFinding("ok", "legation", f"{legation.__version__} on Python {platform.python_version()}")
     try:
         settings = settings_of(flags)
@@ -75,10 +78,14 @@ def _examine(flags: SettingsFlags | None) -> Iterator[DoctorFinding]:
         except OSError as error:
             says = f"{error.strerror}: {error.filename}"
             yield DoctorFinding("broken", "data folder", says, "legation doctor --data-dir PATH")
-    for field in FIELDS:
-        yield DoctorFinding(
-            "ok", field.name, f"{_shown(getattr(settings, field.name))} ({settings.source(field.name)})"
-        )
+    if every_setting:
+        for field in FIELDS:
+            value, source = _shown(getattr(settings, field.name)), settings.source(field.name)
+            yield DoctorFinding("ok", field.name, f"{value} ({source})")
+    else:
+        chosen = [field.name for field in FIELDS if field.name in settings.sources]
+        says = f"{', '.join(chosen)} set, the others as they come" if chosen else "all as they come"
+        yield DoctorFinding("ok", "settings", f"{says}; --all shows them")
 
 
 def _shown(value: object) -> str:
@@ -199,13 +206,17 @@ def _leftovers(settings: Settings) -> DoctorFinding:
     from legation.proc.registry import listed
 
     entries = listed(Folders(settings.data_dir).children)
-    dead = [entry for entry in entries if not entry.owner_lives]
+    dead = [entry for entry in entries if entry.state in ("orphaned", "gone")]
     if dead:
         says = (
             f"{len(dead)} agent(s) of a killed Legation are on file; the next start ends what is left of them"
         )
-        return DoctorFinding("limited", "agents", says, 'legation exec --agent rehearsal "say hello"')
-    running = ", ".join(f"{entry.name} (pid {entry.pid}, of {entry.owner})" for entry in entries)
+        return DoctorFinding("limited", "agents", says, "legation leaks")
+    running = ", ".join(
+        f"{entry.name} (pid {entry.pid}, of {entry.owner or 'nobody'})"
+        for entry in entries
+        if entry.state != "ended"
+    )
     return DoctorFinding(
         "ok", "agents", f"running: {running}" if running else "none running, none left behind"
     )

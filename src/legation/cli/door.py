@@ -21,12 +21,13 @@ from legation.approvals.grants import GrantService
 from legation.approvals.policies import Policies
 from legation.approvals.queue import ApprovalQueue, Attendance
 from legation.approvals.request import DoorResult
+from legation.approvals.sweep import ApprovalSweep
 from legation.approvals.trace.chain import Chain
 from legation.approvals.trace.export import FiledLedger, TraceFile
+from legation.approvals.upkeep import SignsOfLife
 from legation.cli.approver import login
 from legation.clock import Clock, SteadyClock, SystemClock, new_id
 from legation.errors import Conflict, InternalError, LegationError
-from legation.host.agent import Where
 from legation.host.requests.door_approver import DoorApprover, refusal
 from legation.host.requests.handlers import Approver, Prepared, Unasked
 from legation.store.database.sqlite import MemoryDatabase
@@ -34,6 +35,7 @@ from legation.store.database.transaction import Transaction
 from legation.store.identity import users
 from legation.store.identity.workspaces import LOCAL, bootstrap
 from legation.store.secrets.sealer import Sealer, new_key_text, ring_of
+from legation.tasks import TaskSet
 from legation.wire.action import Ask, Decision
 from legation.wire.api.identity import NewUser
 from legation.wire.principal import Principal
@@ -51,7 +53,6 @@ async def own_door(
     *,
     session_id: str,
     trace: Path,
-    where: Callable[[str], Where | None],
     cancel_turn: Callable[[], None],
     timeout: float,
     watched: bool = False,
@@ -75,15 +76,14 @@ async def own_door(
         timeout = min(timeout, LONGEST_WAIT_MS / 1000)
         # Nobody but the one who is here could ever answer, so no supervisor is waited for.
         given = GrantService(database, sealer, clock) if grants else None
-        habits = DoorOptions(timeout=timeout, supervisor_wait_ms=0, notify=here.notify, grants=given)
-        door = await stack.enter_async_context(Door(inbox, policies, Attendance(database, clock), habits))
+        habits = DoorOptions(timeout=timeout, supervisor_wait_ms=0, grants=given)
+        await SignsOfLife().sign(inbox)  # once: nobody else would ever take this process for gone
+        sweep = TaskSet("legation-sweep")
+        stack.push_async_callback(sweep.close)
+        sweep.start(ApprovalSweep(inbox, Attendance(database, clock), here.notify, 0).run())
+        door = await stack.enter_async_context(Door(inbox, policies, habits))
         rules = DoorApprover(
-            door,
-            where=where,
-            requester_of=lambda _: EXEC,
-            timeout=timeout,
-            unasked="warn" if watched else "stop",
-            approves=approves,
+            door, EXEC, timeout=timeout, unasked="warn" if watched else "stop", approves=approves
         )
         yield RulesFirst(rules, here, cancel_turn)
 

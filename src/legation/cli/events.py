@@ -74,6 +74,10 @@ def _is_newer_here(sessions: Path, wanted: str, there: SessionInfo) -> bool:
 def _find(sessions: Path, wanted: str) -> JsonlReader:
     name = _chosen(_names(sessions), wanted)
     if name is None:
+        if wanted == "last":
+            raise NotFound(
+                "cannot find the last session: none is recorded yet; begin one with `legation exec`"
+            )
         raise NotFound(f"cannot find session {wanted!r}; `legation events` lists them")
     return JsonlReader(sessions / name, name)
 

@@ -1,4 +1,4 @@
-"""`legation exec`: one prompt in this process, with live output and the diff at the end."""
+"""`legation exec`: one prompt, with live output and the diff at the end: by the server that is up here, else in this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, TextIO
@@ -19,6 +19,7 @@ from cyclopts import Parameter
 
 from legation.agents.catalogue import Catalogue
 from legation.agents.catalogue.catalogue import LOCAL
+from legation.agents.modes import choose_mode
 from legation.approvals.policies import Policies
 from legation.cli.approver import TerminalApprover, interrupts, open_tty
 from legation.cli.command import Console, SettingsFlags, line, paint_diff, say, settings_of
@@ -26,17 +27,18 @@ from legation.cli.door import TRACE, own_door
 from legation.cli.folders import Folders
 from legation.cli.view import AskedInOrder, Screen, view_of
 from legation.clock import new_id
-from legation.errors import STATUS, Cancelled, Code, InvalidParams
+from legation.errors import STATUS, Cancelled, Code, InvalidParams, Unavailable
 from legation.host.changes import FolderChanges, Snapshot
 from legation.host.host import AcpHost
 from legation.host.launch import Launch, hide, launch_of
-from legation.host.options import AgentDefinition, HostOptions, Limits, choose_mode, trusts_nothing
+from legation.host.options import AgentDefinition, HostOptions, Limits, trusts_nothing
 from legation.host.requests.handlers import ApproveAll, Approver, DenyAll
 from legation.host.session import Session
 from legation.host.turn import PromptResult
 from legation.proc.lines import Redact, unchanged
 from legation.redact import Redactor
 from legation.settings import Settings
+from legation.store.files import owner_alive
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.jsonl import JsonlBackend
 from legation.store.stream import Subscription
@@ -44,6 +46,7 @@ from legation.store.trust import TrustedFolders
 from legation.tasks import TaskSet
 from legation.wire import event_types
 from legation.wire.acp.updates import Text
+from legation.wire.api.server import OWNER_LOCK
 from legation.wire.event_types import Diagnostic
 from legation.wire.events import Event
 
@@ -83,6 +86,9 @@ def exec_(
 ) -> int:
     """Run one prompt with an agent, here and now.
 
+    With a server up, it is one of the server's sessions, under its rules. With --command, --env, --policy, --trust, a setting of its
+    own, or in a folder that the server may not use, and without a server, it runs by itself, and says so.
+
     The agent starts with a clean environment, its own key if that is set here, and a HOME of its own. What it asks is decided by rules: --policy, else
     the starter `careful`. What they leave to somebody is asked in the terminal; without a terminal it is denied. The
     session is recorded; see `legation events`. The exit code is 0 only when the agent ended its turn by itself.
@@ -93,11 +99,15 @@ def exec_(
         catalogue = Catalogue(chosen.data_dir, custom_file=chosen.agents, executes=True)
         entry, start = catalogue.entry(agent), catalogue.start(agent)
         launch = launch_of(catalogue, entry, start, folder, trusted=trusts(str(folder)))
+        passed = [each for each in entry.passes if each in os.environ]
     else:
         program, *args = _split(command or "")
         launch = Launch(AgentDefinition(id=name, command=program, args=tuple(args), cwd=folder))
+        passed = []
     redactor = Redactor()
     hide(launch.keys, redactor)
+    if yes and unattended:
+        raise InvalidParams("cannot both approve and deny everything; give --yes or --unattended")
     job = Job(
         definition=replace(launch.definition, env={**launch.definition.env, **_passed(env, os.environ)}),
         cwd=folder,
@@ -106,8 +116,17 @@ def exec_(
         trusts=trusts,
         redact=redactor.bytes,
     )
-    if yes and unattended:
-        raise InvalidParams("cannot both approve and deny everything; give --yes or --unattended")
+    why = _why_alone(command, env, settings, trust=trust)
+    if why is None and passed:  # an address above all: what is meant for one must not go to another
+        why = f"{passed[0]} is set here, and the server may have another"
+    if why is None:
+        try:
+            return _run_at_server(
+                job, agent or "", chosen, json=json, yes=yes, unattended=unattended, keys=bool(launch.keys)
+            )
+        except _Alone as alone:
+            why = str(alone)
+    print(f"legation: runs by itself: {line(why)}", file=sys.stderr, flush=True)
     person = _person(yes=yes, unattended=unattended)
     try:
         done = run_turn(job, chosen, Screen(view_of(json=json)), person)
@@ -118,6 +137,51 @@ def exec_(
         if not json and Folders(chosen.data_dir).is_recorded(job.session_id):
             _say_where(job.session_id)
     return exit_code(done)
+
+
+class _Alone(Exception):
+    """Reason why the server does not play it."""
+
+
+def _why_alone(
+    command: str | None, env: tuple[str, ...], settings: SettingsFlags | None, *, trust: bool
+) -> str | None:
+    """Say which option a session of the server cannot have; None where there is none."""
+    given = {"--command": command is not None, "--env": bool(env), "--trust": trust}
+    for each in fields(SettingsFlags):
+        if each.name != "data_dir":
+            given[f"--{each.name.replace('_', '-')}"] = getattr(settings, each.name, None) is not None
+    name = next((name for name, is_given in given.items() if is_given), None)
+    return None if name is None else f"{name} is given"
+
+
+def _run_at_server(
+    job: Job, agent: str, chosen: Settings, *, json: bool, yes: bool, unattended: bool, keys: bool
+) -> int:
+    """Return the exit code. Raises `_Alone` where there is no server, or none that can."""
+    if chosen.url is not None:
+        raise _Alone("LEGATION_URL names a server elsewhere")
+    if not owner_alive(chosen.data_dir / OWNER_LOCK):
+        raise _Alone("no server is up here")
+    from legation.cli import exec_server
+
+    asked = exec_server.RemoteJob(
+        agent=agent,
+        cwd=job.cwd,
+        prompt=job.prompt,
+        title=job.prompt[:SUMMARY],
+        mode=job.mode,
+        has_keys=keys,
+        answer=exec_server.answer_of(yes=yes, unattended=unattended),
+        forbidden=ForbiddenPlaces.in_force(chosen, os.environ),
+        json=json,
+    )
+    try:
+        session_id = exec_server.begin(asked, chosen)
+    except Unavailable as error:
+        raise _Alone(error.message) from None
+    print(f"legation: session {line(session_id)} of the server that is up", file=sys.stderr, flush=True)
+    return exec_server.play(asked, chosen, session_id)
 
 
 def _say_where(session_id: str) -> None:
@@ -275,7 +339,7 @@ class OutputClosed(Exception):
 async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -> Done:
     policies = Policies(settings.policy)  # first: without its rules nothing starts
     session_id, cancel = job.session_id, Canceller()
-    forbidden = ForbiddenPlaces.in_force(settings, os.environ)
+    forbidden = ForbiddenPlaces.in_force(settings, os.environ, [job.cwd])
     forbidden.check_folder(job.cwd)
     _stop_on_hangup(cancel)
     with Folders(settings.data_dir).session(session_id) as place:
@@ -285,7 +349,6 @@ async def _run(job: Job, settings: Settings, screen: Screen, person: Approver) -
                 AskedInOrder(person, screen),
                 session_id=session_id,
                 trace=place / TRACE,
-                where=lambda session: host.where(session),
                 cancel_turn=cancel,
                 timeout=settings.permission_timeout,
                 grants=isinstance(person, TerminalApprover),  # what was said beforehand grants nothing

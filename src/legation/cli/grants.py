@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from legation.cli.command import Json, PlaceFlags, connect, explained, line, say, show, tell
+from legation.cli.command import Json, PlaceFlags, connect, explained, line, say, server_path, show, tell
 from legation.wire.api.approvals import GrantView
 
 app = App(
@@ -32,6 +33,7 @@ def list_(
         "tools": lambda grant: grant.tools,
         "kinds": lambda grant: " ".join(grant.kinds or ()),
         "session": lambda grant: grant.session_id,
+        "folder": lambda grant: grant.folder,
         "left": _left,
         "by": lambda grant: grant.granted_by,
         "reason": lambda grant: grant.reason,
@@ -59,13 +61,28 @@ def give(
         tuple[str, ...], Parameter(negative="", help="Only calls of this kind: read, edit, execute, ...")
     ] = (),
     reason: Annotated[str | None, Parameter(help="Why; kept in the trace.")] = None,
+    session: Annotated[str | None, Parameter(help="Only in this session; it ends with it.")] = None,
+    folder: Annotated[
+        Path | None,
+        Parameter(name="--in", help="Only what lies in this folder, and commands that run in it."),
+    ] = None,
     json: Json = False,
     settings: PlaceFlags | None = None,
 ) -> None:
     """Let agents use tools without asking, for a while. It never lifts a `deny`, and only a person gives one."""
     with connect(settings) as server:
-        given = server.grants.give(agent, tools, duration, kinds=list(kind) or None, reason=reason)
-    what = f"{line(given.id)}: {line(given.agent)} may use {line(given.tools)} for {line(given.remaining)}"
+        given = server.grants.give(
+            agent,
+            tools,
+            duration,
+            kinds=list(kind) or None,
+            reason=reason,
+            session=session,
+            folder=None if folder is None else server_path(folder),
+        )
+    where = f" in {line(given.folder)}" if given.folder else ""
+    whose = f" of session {line(given.session_id)}" if given.session_id else ""
+    what = f"{line(given.id)}: {line(given.agent)}{whose} may use {line(given.tools)}{where} for {line(given.remaining)}"
     tell(given, f"{what}; end it with: legation grants revoke {line(given.id)}", json=json)
 
 

@@ -16,8 +16,11 @@ STORAGE_FAILED = 9  # and for what could not be read or written
 COMMANDS = {
     "up": ("legation.cli.up:up", "Start Legation on this machine and stay."),
     "status": ("legation.cli.status:status", "Say whether Legation is up here, and how it is."),
+    "ps": ("legation.cli.ps:ps", "Show what waits for you, works, went wrong or is done."),
     "stop": ("legation.cli.status:stop", "Stop the Legation of this machine."),
     "exec": ("legation.cli.exec:exec_", "Run one prompt with an agent, here and now."),
+    "run": ("legation.cli.run:run", "Submit a run that survives restarts, and follow it to its end."),
+    "runs": ("legation.cli.runs:app", "Durable runs: list, show, tail, wait, cancel, resume."),
     "sessions": (
         "legation.cli.sessions:app",
         "Agents at work on the server: list, begin, send, follow, stop.",
@@ -40,9 +43,17 @@ COMMANDS = {
     "migrate": ("legation.cli.migrate:migrate", "Bring the database's schema up to this release."),
     "server": ("legation.cli.up:server", "Serve the HTTP API, and nothing else."),
     "worker": ("legation.cli.up:worker", "Work on runs beside other servers; needs Postgres."),
+    "leaks": (
+        "legation.cli.leaks:leaks",
+        "Show what is alive here, and why; fail if something should not be.",
+    ),
+    "runner": ("legation.cli.runner:runner", "Run one prompt in a sandbox, and report it home."),
+    "receiver": ("legation.cli.receiver:receiver", "Take reports of runners, to watch one by hand."),
     "doctor": ("legation.cli.doctor:doctor", "Say what works here and what to do next."),
     "demo": ("legation.cli.demo:demo", "Watch the first minute: a bug fix, with you in charge."),
 }
+
+PLAIN = ("up", "server")  # those that can begin before the parser is loaded
 
 
 def main() -> NoReturn:
@@ -53,8 +64,22 @@ def main() -> NoReturn:
         sys.exit(0)
 
     make_streams_usable()
-    code = run(sys.argv[1:])
+    code = run(sys.argv[1:] or plain_command())
     sys.exit(end_output(code))
+
+
+def plain_command() -> list[str]:
+    """Return what plain `legation` means: what goes on where a server is up, else help."""
+    from legation.errors import LegationError
+    from legation.settings import load
+    from legation.store.files import owner_alive
+    from legation.wire.api.server import OWNER_LOCK
+
+    try:
+        settings = load({}, os.environ)
+    except LegationError:
+        return []
+    return ["ps"] if settings.url or owner_alive(settings.data_dir / OWNER_LOCK) else []
 
 
 def run(argv: list[str]) -> int:
@@ -79,13 +104,20 @@ def run(argv: list[str]) -> int:
 
 
 def _call(argv: list[str]) -> int:
-    from cyclopts import CycloptsError
-
     try:
         argv = [os.fsencode(argument).decode() for argument in argv]
     except UnicodeDecodeError:
         print("legation: cannot read the arguments: one is not UTF-8 text; give it as such", file=sys.stderr)
         return USAGE_ERROR
+    if argv and argv[0] in PLAIN:
+        from legation.cli.start import read_plain, start_plain
+
+        if (line := read_plain(argv)) is not None:
+            start_plain(line)
+            return 0
+
+    from cyclopts import CycloptsError
+
     try:
         result = make_app(argv[0] if argv else None)(
             argv, exit_on_error=False, print_error=False, result_action="return_value"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +13,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from legation.cli.command import (
+    SHOWN,
     Console,
     Json,
     PlaceFlags,
@@ -24,8 +26,17 @@ from legation.cli.command import (
     tell,
     when,
 )
-from legation.errors import Cancelled, InvalidParams, NotFound
-from legation.wire.api.sessions import LocalMcp, PermissionMode, RemoteMcp, SessionInfo, Skills, SkillSource
+from legation.cli.ps import recorded
+from legation.errors import Cancelled, InvalidParams, LegationError, NotFound
+from legation.wire.api.sessions import (
+    LocalMcp,
+    PermissionMode,
+    Recording,
+    RemoteMcp,
+    SessionInfo,
+    Skills,
+    SkillSource,
+)
 
 if TYPE_CHECKING:
     from legation.client import Legation
@@ -49,20 +60,27 @@ Detach = Annotated[bool, Parameter(negative="", help="Do not wait for what becom
 @app.default
 @app.command(name="list")
 def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> None:
-    """List the sessions, the newest first."""
-    columns = {
+    """List the sessions, the newest first; then those that `legation exec` ran by itself, which are read-only."""
+    columns: dict[str, Callable[[SessionInfo | Recording], str | None]] = {
         "id": lambda each: each.session_id,
         "agent": lambda each: each.agent,
-        "status": lambda each: f"{each.status}, turn cut" if each.cut else each.status,
-        "mode": lambda each: each.agent_mode,
-        "model": lambda each: each.model,
+        "status": _status,
+        "mode": lambda each: None if isinstance(each, Recording) else each.agent_mode,
+        "model": lambda each: None if isinstance(each, Recording) else each.model,
         "events": lambda each: str(each.event_count),
         "changed": lambda each: when(each.updated_at),
         "title": lambda each: each.title,
     }
     with connect(settings) as server:
         empty = 'no sessions; begin one with: legation sessions new claude "fix the test"'
-        show(server.sessions.pages(), columns, json=json, if_empty=empty)
+        rows: Iterator[SessionInfo | Recording] = chain(server.sessions.pages(), recorded(server, SHOWN))
+        show(rows, columns, json=json, if_empty=empty)
+
+
+def _status(each: SessionInfo | Recording) -> str:
+    if isinstance(each, Recording):
+        return f"{each.status}, by exec"
+    return f"{each.status}, turn cut" if each.cut else each.status
 
 
 @app.command
@@ -179,6 +197,7 @@ def tail(
 
     with connect(settings) as server:
         _found(server, session)
+        _looked_at(server, session)
     follow_session(settings, session, from_ - 1, json=json)
 
 
@@ -187,8 +206,15 @@ def show_(session: SessionId, /, *, json: Json = False, settings: PlaceFlags | N
     """Show what a session is."""
     with connect(settings) as server:
         info = _found(server, session).info()
+        _looked_at(server, session)
     facts = [f"{name:<12} {line(value)}" for name, value in _facts(info).items() if value is not None]
     tell(info, "\n".join(facts), json=json)
+
+
+def _looked_at(server: Legation, session: str) -> None:
+    """Put it away in `legation ps`: whoever is shown it need not be told again that it failed or is done."""
+    with suppress(LegationError):  # it is in no inbox, or the token may not say so
+        server.look_at(session)
 
 
 @app.command

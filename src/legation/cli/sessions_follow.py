@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Container
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self, TextIO
+from typing import TYPE_CHECKING, Final, Literal, Self, TextIO, TypeAlias
 
 from legation.cli.approver import ALWAYS, indented, interrupts, open_tty, read_line, show_ask
 from legation.cli.command import Console, PlaceFlags, connect_async, line, say, tell_outage
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from legation.client.sessions import ClientSession
 
 
+Answer: TypeAlias = Literal["once", "reject"]
 QUESTION: Final = "Allow it? [y]es, once [a]lways in this session [n]o [c]ancel the turn: "
 NOT_YET: Final = 0.1  # seconds: the door's time to judge what was just asked; doubled each time
 NOT_YET_MOST: Final = 2.0
@@ -63,7 +64,7 @@ CONTINUED = "in a new session that continues this one"
 
 def follow_turn(flags: PlaceFlags | None, session: str, text: str, *, json: bool) -> int:
     """The exit code: 0 only when the agent ended its turn by itself."""
-    finished = asyncio.run(_turn(flags, session, text, view_of(json=json)))
+    finished = asyncio.run(follow_turn_of(flags, session, text, view_of(json=json)))
     if not json:
         say(f"to go on: {_ways_on(line(session), finished)}", "dim")
     return exit_code(finished)
@@ -90,13 +91,16 @@ def exit_code(finished: PromptFinished | None) -> int:
     return 0 if finished.stop_reason == "end_turn" else STATUS[Code.AGENT_ERROR].exit
 
 
-async def _turn(flags: PlaceFlags | None, id_: str, text: str, view: SessionView) -> PromptFinished | None:
-    """None: the session was terminated before."""
+async def follow_turn_of(
+    flags: PlaceFlags | None, id_: str, text: str, view: SessionView, *, answer: Answer | None = None
+) -> PromptFinished | None:
+    """Send a message and show its turn; None: the session was terminated before. `answer` is given to all that is asked,
+    instead of asking whoever sits here."""
     outages = Outages()
     async with connect_async(flags, outages) as server:
         session = await server.sessions.get(id_)
         after = await head(server, id_)
-        async with _asking(server, session, view, outages) as asker:
+        async with _asking(server, session, view, outages, answer) as asker:
             try:
                 # Ctrl-C once cancels the turn; twice leaves it alone and ends the command.
                 with interrupts(INTERRUPTED, asker.cancel_turn):
@@ -157,11 +161,15 @@ class Outages:
 
 @asynccontextmanager
 async def _asking(
-    server: AsyncLegation, session: ClientSession[AsyncCaller], view: SessionView, outages: Outages
+    server: AsyncLegation,
+    session: ClientSession[AsyncCaller],
+    view: SessionView,
+    outages: Outages,
+    answer: Answer | None = None,
 ) -> AsyncIterator[Asker]:
-    tty = open_tty()
+    tty = open_tty() if answer is None else None
     try:
-        async with Asker(server, session, tty, view.pause) as asker:
+        async with Asker(server, session, tty, view.pause, answer) as asker:
             outages.asker = asker
             yield asker
     finally:
@@ -183,7 +191,10 @@ class Asker:
         session: ClientSession[AsyncCaller],
         tty: TextIO | None,
         pause: Callable[[], None],
+        answer: Answer | None = None,
     ) -> None:
+        """`answer` is given to every permission, and questions are rejected then: nobody is asked."""
+        self._given = answer
         self._server = server
         self._session = session
         self._tty = tty
@@ -287,6 +298,10 @@ class Asker:
     async def _permission(self, asked: PermissionAsked) -> None:
         if not await self._waits(asked.id):
             return
+        if self._given is not None:
+            self._asking.discard(asked.id)
+            await self._session.answer(asked.id, self._given)
+            return
         if self._tty is None:
             self._out.say(f"legation: it waits for an answer: legation approvals show {line(asked.id)}")
             return
@@ -311,6 +326,10 @@ class Asker:
                 pause = min(2 * pause, NOT_YET_MOST)
 
     async def _question(self, asked: QuestionAsked) -> None:
+        if self._given is not None:
+            self._asking.discard(asked.id)
+            await self._session.reject(asked.id)
+            return
         if self._tty is None:
             self._out.say("legation: the agent waits for an answer: follow the session at a terminal")
             return

@@ -47,17 +47,19 @@ def status(
     try:
         with connect(settings) as server:
             info, problem = server.info(), _why_not_ready(server)
-            edit, sizes = _why_not_in_force(server), _sizes(server)
+            edit, sizes, waiting = _why_not_in_force(server), _sizes(server), _waiting(server)
     except Unavailable as error:
         tell({"up": False, "why": error.message}, f"down: {error.message}", json=json)
         return error.status.exit
     if json:
-        known = {"policyProblem": edit, "sizes": sizes, **msgspec.to_builtins(info)}
+        known = {"policyProblem": edit, "sizes": sizes, "waiting": waiting, **msgspec.to_builtins(info)}
         say_json({"up": True, "ready": problem is None, **known})
     else:
         Console().write("up", "green" if problem is None else "yellow")
         since = f"pid {info.pid} · since {when(info.started_at)}"
         say(f" · {info.url} · {info.database} · {since} · {problem or 'ready'} · {info.version}")
+        if waiting:
+            say(f"{waiting} wait{'s' if waiting == 1 else ''} for you: legation ps", "yellow")
         if edit is not None:
             say("the newest edit of the policies is not in force, the rules before it are:", "yellow")
             for each in edit.splitlines():
@@ -83,12 +85,19 @@ def _why_not_in_force(server: Legation) -> str | None:
         return None
 
 
+def _waiting(server: Legation) -> int | None:
+    try:
+        return server.inbox().counts.you
+    except LegationError:  # a token that may not read, a server before 0.3
+        return None
+
+
 def _sizes(server: Legation) -> Sizes | None:
     try:
         return server.sizes()
     except (
         LegationError
-    ):  # a token that may not read, a server before 0.3, a database that is away: it is up all the same
+    ):  # a token of one workspace, a server before 0.3, a database that is away: it is up all the same
         return None
 
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from legation.cli.command import LocalFlags, ServerFlags, settings_of
-
-if TYPE_CHECKING:
-    from legation.server.run import Up
-
-logger = logging.getLogger("legation.server")
+from legation.cli.start import run_server, run_up
 
 
 def up(*, settings: ServerFlags | None = None) -> None:
@@ -22,16 +17,7 @@ def up(*, settings: ServerFlags | None = None) -> None:
     that signs you in, once, within ten minutes; `legation users link` makes another. Other commands find it by
     themselves. Ctrl-C or `legation stop` ends it.
     """
-    from legation.server.run import run
-
-    run(settings_of(settings), mode="up", announce=_announce)
-    print("Legation is down.")
-
-
-def _announce(it: Up) -> None:
-    print(f"Legation is up: {it.sign_in_link}", flush=True)
-    if it.mesh_url:
-        print(f"Whoever is on this machine decides approvals as a supervisor at {it.mesh_url}", flush=True)
+    run_up(settings_of(settings))
 
 
 def server(
@@ -42,7 +28,10 @@ def server(
     no_token: Annotated[
         bool,
         Parameter(
-            negative="", help="As sandbox-agent has it, for what starts that. There is always a token here."
+            name=("--no-token", "-n"),
+            negative="",
+            help="Take callers without a credential, who may then do nearly all that a token may: for a sandbox that only "
+            "they can reach. A warning says what that means.",
         ),
     ] = False,
     no_telemetry: Annotated[  # noqa: ARG001 - there is none to be switched off
@@ -55,19 +44,13 @@ def server(
     The same as `legation up` without the link; the log goes to standard error as JSON. Alone on its data folder with
     SQLite; several at once need Postgres (LEGATION_DATABASE_URL) and the same keys.
     """
-    from legation.server.run import run
-
-    def announce(_: Up) -> None:
-        if no_token:
-            logger.warning("--no-token is not obeyed: callers need a token; `legation tokens` makes them")
-
-    run(settings_of(settings), mode="server", announce=announce, exit_with_parent=exit_with_parent)
+    run_server(settings_of(settings), exit_with_parent=exit_with_parent, no_token=no_token)
 
 
 def worker(*, settings: LocalFlags | None = None) -> None:
     """Work on runs beside other servers and workers. Needs Postgres (LEGATION_DATABASE_URL).
 
-    There are no runs yet: it connects, checks that it could work, and waits to be stopped.
+    Told to stop it claims nothing more, ends the steps that it is at, and leaves runners to whoever comes next.
     """
     from legation.server.worker import run
 

@@ -4,7 +4,8 @@ declared once for sync and async."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypedDict, TypeVar, Unpack
@@ -15,7 +16,7 @@ from legation import settings
 from legation.client import operations
 from legation.client.decode import Frame
 from legation.client.follow import Follow, FollowSource, ManyStreams, OneStream
-from legation.client.operations import C, Group, calls, follows, lists, reads_lines, saves
+from legation.client.method import C, Group, LateMethod, calls, follows, lists, reads_lines, saves
 from legation.client.request import (
     DEFAULT_TIMEOUTS,
     PATIENCE,
@@ -28,7 +29,6 @@ from legation.client.request import (
     Timeouts,
     target,
 )
-from legation.client.sessions import SessionsApi
 from legation.errors import StorageFailed, Unavailable
 from legation.secret import Secret
 from legation.wire.api.approvals import ApprovalChanged
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from legation.client.async_http import AsyncCaller
     from legation.client.child import ServerChild
     from legation.client.http import Caller
+    from legation.client.runs import RunsApi, TemplatesApi, opens_run, submit_run
+    from legation.client.sessions import SessionsApi
+    from legation.wire.api.inbox import InboxChanged
 
 
 def follow(
@@ -61,7 +64,11 @@ def follow_many(after: Mapping[str, int], *, patience: float = PATIENCE) -> Foll
     return Follow(ManyStreams(after), Reconnects(patience))
 
 
+T = TypeVar("T")
+
 STREAM: Final = "approvals"  # the changes of a workspace's approvals
+
+INBOX: Final = "inbox"  # the changes of a workspace's inbox
 
 _decode: Final = msgspec.json.Decoder(ApprovalChanged).decode
 
@@ -74,18 +81,29 @@ class NumberedChange(NamedTuple):
     approval: ApprovalChanged
 
 
-class ApprovalChanges(FollowSource[NumberedChange]):
-    """A source of changes. What this version cannot read is passed over: a newer server may say more."""
+class NumberedInboxChange(NamedTuple):
+    """Something that changed in the inbox: read it again. Keep `seq` to go on from there."""
 
-    def __init__(self, after: int) -> None:
-        self._stream = OneStream(STREAM, after)
+    seq: int
+    at: int  # epoch milliseconds, by the server's clock
+    change: InboxChanged
+
+
+class StreamChanges(FollowSource[T]):
+    """A source of changes, as `change` reads them from the events of a stream. What this version cannot read is passed over: a
+    newer server may say more."""
+
+    def __init__(self, stream: str, after: int, change: Callable[[Event], T | None]) -> None:
+        self._stream = OneStream(stream, after)
+        self._change = change
         self.path = self._stream.path
 
     def connect(self) -> tuple[Query, dict[str, str]]:
         return self._stream.connect()
 
-    def read(self, frame: Frame) -> tuple[NumberedChange, ...]:
-        return tuple(change for event in self._stream.read(frame) if (change := _change(event)) is not None)
+    def read(self, frame: Frame) -> tuple[T, ...]:
+        found = map(self._change, self._stream.read(frame))
+        return tuple(change for change in found if change is not None)
 
 
 def follow_approvals(after: int = 0, *, patience: float = PATIENCE) -> Follow[NumberedChange]:
@@ -93,7 +111,13 @@ def follow_approvals(after: int = 0, *, patience: float = PATIENCE) -> Follow[Nu
 
     For what is pending and what then changes, without a gap: take the head of the stream `approvals`, list what is
     pending, and follow from that head."""
-    return Follow(ApprovalChanges(after), Reconnects(patience))
+    return Follow(StreamChanges(STREAM, after, _change), Reconnects(patience))
+
+
+def follow_inbox(after: int = 0, *, patience: float = PATIENCE) -> Follow[NumberedInboxChange]:
+    """Every change of the inbox above the number `after`, then all to come. Begin with `inbox()`, follow from its `seq` on, and
+    read it again when something changes."""
+    return Follow(StreamChanges(INBOX, after, _inbox_change), Reconnects(patience))
 
 
 def _change(event: Event) -> NumberedChange | None:
@@ -101,6 +125,17 @@ def _change(event: Event) -> NumberedChange | None:
         return None
     try:
         return NumberedChange(event.seq, event.at, _decode(event.raw))
+    except ValueError:
+        return None
+
+
+def _inbox_change(event: Event) -> NumberedInboxChange | None:
+    from legation.wire.api.inbox import InboxChanged  # few follow it
+
+    if event.type != InboxChanged.event_type():
+        return None
+    try:
+        return NumberedInboxChange(event.seq, event.at, msgspec.json.decode(event.raw, type=InboxChanged))
     except ValueError:
         return None
 
@@ -128,6 +163,13 @@ class ApprovalsApi(Group[C]):
     claim = calls(operations.claim)
     answer_group = calls(operations.answer_group)
     follow = follows(follow_approvals)
+
+
+class AsksApi(Group[C]):
+    ask = calls(operations.ask)
+    get = calls(operations.read_ask)
+    use = calls(operations.use_ask)
+    withdraw = calls(operations.withdraw_ask)
 
 
 class GrantsApi(Group[C]):
@@ -208,11 +250,19 @@ class ServerConnection(Group[A]):
     audit = lists(operations.list_audit)
     call_tool = calls(operations.call_tool)
     decide = calls(operations.decide)
+    inbox = calls(operations.read_inbox)
+    recordings = calls(operations.list_recordings)
+    look_at = calls(operations.look_at)
+    follow_inbox = follows(follow_inbox)
+    if TYPE_CHECKING:
+        run = opens_run(submit_run)
+    else:
+        run = LateMethod("legation.client.runs", "RunsApi", "submit")
 
     def __init__(
         self,
         url: str,
-        token: str | Secret,
+        token: str | Secret | None = None,
         *,
         workspace: str | None = None,
         certificate: str | None = None,
@@ -222,10 +272,10 @@ class ServerConnection(Group[A]):
     ) -> None:
         caller: A = self._caller_to(target(url, token, workspace, certificate), timeouts, repeats, outages)
         super().__init__(caller)
-        self.sessions: SessionsApi[A] = SessionsApi(caller)
         self.agents: AgentsApi[A] = AgentsApi(caller)
         self.streams: StreamsApi[A] = StreamsApi(caller)
         self.approvals: ApprovalsApi[A] = ApprovalsApi(caller)
+        self.asks: AsksApi[A] = AsksApi(caller)
         self.grants: GrantsApi[A] = GrantsApi(caller)
         self.traces: TracesApi[A] = TracesApi(caller)
         self.policy: PolicyApi[A] = PolicyApi(caller)
@@ -235,14 +285,33 @@ class ServerConnection(Group[A]):
         self.workspaces: WorkspacesApi[A] = WorkspacesApi(caller)
         self._child: ServerChild | None = None
 
+    @cached_property
+    def sessions(self) -> SessionsApi[A]:
+        from legation.client.sessions import SessionsApi  # a third of the client, and most commands have none
+
+        return SessionsApi(self.caller)
+
+    @cached_property
+    def runs(self) -> RunsApi[A]:
+        from legation.client.runs import RunsApi  # as sessions
+
+        return RunsApi(self.caller)
+
+    @cached_property
+    def templates(self) -> TemplatesApi[A]:
+        from legation.client.runs import TemplatesApi
+
+        return TemplatesApi(self.caller)
+
     @staticmethod
     def _caller_to(at: ServerTarget, timeouts: Timeouts, repeats: int, outages: Outages | None) -> A:
         """Make the caller; importing it is slow, and only now is it needed."""
         raise NotImplementedError
 
     @classmethod
-    def connect(cls, url: str, token: str | Secret, **how: Unpack[How]) -> Self:
-        """Connect to a server that runs. Makes no call: the first operation finds out whether it is there."""
+    def connect(cls, url: str, token: str | Secret | None = None, **how: Unpack[How]) -> Self:
+        """Connect to a server that runs, without a token to one that was started with `--no-token`. Makes no call: the first
+        operation finds out whether it is there."""
         return cls(url, token, **how)
 
     @classmethod
@@ -279,6 +348,11 @@ class ServerConnection(Group[A]):
     @property
     def url(self) -> str:
         return self.caller.located.now.base
+
+    @property
+    def token(self) -> Secret | None:
+        """The token that it calls with: of a server of one's own, the one to give to another client of it."""
+        return self.caller.located.now.token
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} at {self.url}>"

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar
 
@@ -24,6 +25,7 @@ from legation.client.request import (
     FileDownload,
     Located,
     Outages,
+    PollRequest,
     RequestFailure,
     ServerTarget,
     Timeouts,
@@ -33,12 +35,13 @@ from legation.client.request import (
     refused,
     unreachable,
 )
-from legation.errors import ConfigInvalid, Conflict, Unavailable
+from legation.errors import ConfigInvalid, Conflict, TimedOut, Unavailable
 from legation.wire.api.shape import Page
 
 # Below what servers and proxies give an idle connection (5 to 75): a POST must not meet the moment they close it.
 KEEP_ALIVE: Final = 3.0
 CHUNK: Final = 64 * 1024
+POLL_PAUSE: Final = 0.5  # seconds between two questions of a poll, at least: the server's time
 
 # What httpx2 raises for the network, the peer and a body that cannot be decompressed.
 TRANSPORT_ERRORS: Final = (httpx2.RequestError,)
@@ -172,6 +175,17 @@ class CallerCore(Generic[H]):
 
         return await self._repeated(operation, attempt)
 
+    async def poll(self, wanted: PollRequest[T]) -> T:
+        """Ask until it is so. The server keeps each question for a while; one that it answers at once is not asked again at once."""
+        begun = asked = monotonic()
+        while not wanted.is_over(answer := await self.send(wanted.operation)):
+            now_ = monotonic()
+            if wanted.limit is not None and now_ - begun >= wanted.limit:
+                raise TimedOut(wanted.late)
+            await self._pause(max(0.0, POLL_PAUSE - (now_ - asked)))
+            asked = monotonic()
+        return answer
+
     async def download(self, wanted: FileDownload) -> None:
         async def attempt(at: ServerTarget) -> RequestFailure | None:
             with PartFile(wanted.to) as part:
@@ -204,7 +218,7 @@ class CallerCore(Generic[H]):
     async def _repeated(
         self, operation: ApiRequest[Any], attempt: Callable[[ServerTarget], Awaitable[T | RequestFailure]]
     ) -> T:
-        tries = Tries(operation.method, self._repeats)
+        tries = Tries(operation.repeatable, self._repeats)
         while True:
             self._refuse_if_closed()
             at = self.located.now
@@ -216,7 +230,7 @@ class CallerCore(Generic[H]):
     async def read_lines(self, operation: ApiRequest[None]) -> AsyncGenerator[bytes, None]:
         """Give the lines of an answer, each with its newline. Repeated until the first chunk has come; what breaks off
         after that is an error."""
-        tries = Tries(operation.method, self._repeats)
+        tries = Tries(operation.repeatable, self._repeats)
         while True:
             self._refuse_if_closed()
             failed: list[RequestFailure] = []
@@ -308,7 +322,8 @@ class CallerCore(Generic[H]):
         self, operation: ApiRequest[Any], at: ServerTarget, least: float = 0.0
     ) -> tuple[str, RequestArguments]:
         """Make what is sent, and the name that messages call it by. `least`: seconds that the answer is given at any rate."""
-        return self._sent(operation, at, max(least, operation.wait or self._timeouts.read), {})
+        headers = {} if operation.key is None else {"Idempotency-Key": operation.key}
+        return self._sent(operation, at, max(least, operation.wait or self._timeouts.read), headers)
 
     def _stream_request(self, asked: StreamRequest, at: ServerTarget) -> tuple[str, RequestArguments]:
         return self._sent(asked, at, self._timeouts.stream, asked.headers)
@@ -457,6 +472,9 @@ class Caller:
     def send_for(self, operation: ApiRequest[T], make: Callable[[T], R]) -> R:
         """Make something of the answer."""
         return make(self.send(operation))
+
+    def poll(self, wanted: PollRequest[T]) -> T:
+        return now(self._core.poll, wanted)
 
     def download(self, wanted: FileDownload) -> None:
         now(self._core.download, wanted)

@@ -1,26 +1,16 @@
-"""Every operation of the HTTP API that the client offers, each written once, and how a name that users call is declared of it,
-once for the sync and the async client.
-
-A group is generic in its caller. Its attributes pair what makes an operation with the way to run it: on a group with the
-sync caller they give plain methods, on one with the async caller the same methods to be awaited; the type checker sees
-which by the overloads of `ApiMethod.__get__`.
-
-A handle is a group that is about one thing: what `of` declares takes its id first, and the method on the handle does
-without it.
-"""
+"""Every operation of the HTTP API that the client offers, each written once."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import wraps
-from inspect import signature
-from operator import attrgetter
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from legation.client.decode import read_page
-from legation.client.follow import Follow
 from legation.client.request import (
     ASK_AGENT_READ,
     INSTALL_READ,
@@ -55,6 +45,9 @@ from legation.wire.api.approvals import (
     ApprovalStatus,
     ApprovalView,
     Approve,
+    AskBody,
+    AskUse,
+    AskView,
     ChainHead,
     ChainReport,
     ClaimBody,
@@ -99,10 +92,11 @@ from legation.wire.api.shape import Page
 from legation.wire.api.streams import StreamSummary
 from legation.wire.events import Event
 from legation.wire.principal import Role, Scope
+from legation.wire.resolved import ResolvedPaths
 
 if TYPE_CHECKING:
-    from legation.client.async_http import AsyncCaller, AsyncItemStream, AsyncPages
-    from legation.client.http import Caller, ItemStream, Pages
+    from legation.wire.api.inbox import Inbox
+    from legation.wire.api.sessions import Recording
 
 
 def health() -> ApiRequest[Health]:
@@ -335,10 +329,17 @@ def approve(
     confidence: float | None = None,
     params: Mapping[str, object] | None = None,
     resolved_by: str | None = None,
+    digest: str | None = None,
 ) -> ApiRequest[ApprovalView]:
-    """Approve it; with `params`, these arguments instead, where the approval is `editable`. `message` is for the agent."""
+    """Approve it; with `params`, these arguments instead, where the approval is `editable`. `message` is for the agent.
+    `digest`: as you read it; where it is another action by now, `Conflict`, and nothing is done."""
     body = Approve(
-        reasoning=reasoning, message=message, confidence=confidence, params=params, resolved_by=resolved_by
+        reasoning=reasoning,
+        message=message,
+        confidence=confidence,
+        params=params,
+        resolved_by=resolved_by,
+        digest=digest,
     )
     return sending("POST", f"/approvals/{segment(approval)}/approve", body, ApprovalView)
 
@@ -350,9 +351,16 @@ def deny(
     message: str | None = None,
     confidence: float | None = None,
     resolved_by: str | None = None,
+    digest: str | None = None,
 ) -> ApiRequest[ApprovalView]:
-    """`message` is what the agent is told; `reasoning` is kept in the trace."""
-    body = Resolution(reasoning=reasoning, message=message, confidence=confidence, resolved_by=resolved_by)
+    """`message` is what the agent is told; `reasoning` is kept in the trace. `digest` as of `approve`."""
+    body = Resolution(
+        reasoning=reasoning,
+        message=message,
+        confidence=confidence,
+        resolved_by=resolved_by,
+        digest=digest,
+    )
     return sending("POST", f"/approvals/{segment(approval)}/deny", body, ApprovalView)
 
 
@@ -395,10 +403,20 @@ def give_grant(
     *,
     kinds: Iterable[str] | None = None,
     reason: str | None = None,
+    session: str | None = None,
+    folder: str | None = None,
 ) -> ApiRequest[GrantView]:
-    """Agents (a pattern) may use tools (a pattern) unasked, for seconds or as Go writes it: `1h30m`."""
-    wanted = None if kinds is None else [*kinds]
-    body = NewGrant(agent=agent, tools=tools, duration=duration, kinds=wanted, reason=reason)
+    """Agents (a pattern) may use tools (a pattern) unasked, for seconds or as Go writes it: `1h30m`; in one session alone, in
+    one folder (an absolute path) alone."""
+    body = NewGrant(
+        agent=agent,
+        tools=tools,
+        duration=duration,
+        kinds=None if kinds is None else [*kinds],
+        reason=reason,
+        session_id=session,
+        folder=folder,
+    )
     return sending("POST", "/grants", body, GrantView)
 
 
@@ -411,6 +429,31 @@ def revoke_grant(grant: str) -> ApiRequest[None]:
     return ApiRequest("DELETE", f"/grants/{segment(grant)}", nothing)
 
 
+def read_inbox() -> ApiRequest[Inbox]:
+    """Read what waits for you, went wrong or is ready, across sessions, approvals and questions, ranked."""
+    from legation.wire.api.inbox import Inbox  # few commands read it
+
+    return get("/v1/inbox", Inbox)
+
+
+def list_recordings(limit: int = 100) -> ApiRequest[list[Recording]]:
+    """List what `legation exec` ran by itself on the server's machine, the newest first. Nobody changes them."""
+    from legation.wire.api.sessions import RecordingList
+
+    read = AsJson(RecordingList)
+    return ApiRequest(
+        "GET", "/v1/recordings", lambda answered: read(answered).recordings, query_of({"limit": limit})
+    )
+
+
+def look_at(item: str, *, since: int | None = None) -> ApiRequest[None]:
+    """Put away something that went wrong or is ready: for you alone, until something happens to it. `since`: as it was shown."""
+    from legation.wire.api.inbox import LookedAt
+
+    body = LookedAt(since=since)
+    return ApiRequest("POST", f"/v1/inbox/{segment(item)}/looked-at", nothing, body=encoded(body))
+
+
 # Operations that ask the door: a tool's call, what would be decided, the policy in force, and what was traced.
 
 
@@ -421,15 +464,53 @@ def call_tool(
     agent: str | None = None,
     session_id: str | None = None,
     timeout: float | None = None,
+    key: str | None = None,
 ) -> ApiRequest[ToolReturned]:
     """Runs the tool, once it is allowed: that may take as long as a person takes to answer.
 
     A refusal is an error: `Forbidden` with the message for the agent, `TimedOut` where nobody answered in time,
     `RateLimited` where a limit stopped it. After `timeout` seconds the caller goes away, which cancels what waits;
-    whether a tool that had begun has done its work is then unknown. Never repeated."""
+    whether a tool that had begun has done its work is then unknown. Never repeated, unless it has a `key` of yours: such
+    a call goes on without its caller, over restarts of the server, and the same call with the key gets its result."""
     body = ToolCallBody(params=_arguments(params), agent=agent, session_id=session_id)
     operation = sending("POST", f"/tool/{segment(name)}", body, ToolReturned)
-    return replace(operation, wait=_seconds(timeout))
+    return replace(operation, wait=_seconds(timeout), key=key)
+
+
+def ask(
+    waiter: str,
+    tool: str,
+    params: Mapping[str, object],
+    *,
+    agent: str | None = None,
+    session_id: str | None = None,
+    kind: str | None = None,
+    cwd: str | None = None,
+    resolved: ResolvedPaths | None = None,
+    key: str | None = None,
+) -> ApiRequest[AskView]:
+    """Ask whether you may do something yourself, as `waiter`, such as `run:42`. Sent again by its `key` it is the same ask."""
+    asked = msgspec.structs.asdict(_question(tool, params, agent, session_id, kind, cwd, resolved))
+    operation = sending("POST", "/v1/asks", AskBody(**asked, waiter=waiter), AskView)
+    return replace(operation, key=key or os.urandom(16).hex())
+
+
+def read_ask(ask: str, *, wait: int = 0) -> ApiRequest[AskView]:
+    """Look at an ask of yours; a pending one is waited for, up to `wait` seconds (60). It keeps the waiter alive."""
+    return replace(get(f"/v1/asks/{segment(ask)}", AskView, {"wait": wait}), wait=wait + LONG_READ)
+
+
+def use_ask(
+    ask: str, *, resolved: ResolvedPaths | None = None, key: str | None = None
+) -> ApiRequest[AskView]:
+    """Use what was approved, right before you act: once. `key`: sent again with it, it is the same use."""
+    operation = sending("POST", f"/v1/asks/{segment(ask)}/use", AskUse(resolved=resolved), AskView)
+    return replace(operation, key=key or os.urandom(16).hex())
+
+
+def withdraw_ask(ask: str) -> ApiRequest[None]:
+    """Take an ask back."""
+    return ApiRequest("DELETE", f"/v1/asks/{segment(ask)}", nothing)
 
 
 def decide(
@@ -440,9 +521,12 @@ def decide(
     session_id: str | None = None,
     kind: str | None = None,
     cwd: str | None = None,
+    resolved: ResolvedPaths | None = None,
 ) -> ApiRequest[Considered]:
-    """Ask what would happen to the call now. Nothing is run, counted or recorded."""
-    return sending("POST", "/decide", _question(tool, params, agent, session_id, kind, cwd), Considered)
+    """Ask what would happen to the call now. Nothing is run, counted or recorded. `resolved`: of an agent on another
+    machine than the server, where its paths lead there."""
+    body = _question(tool, params, agent, session_id, kind, cwd, resolved)
+    return sending("POST", "/decide", body, Considered)
 
 
 def policy_info() -> ApiRequest[PolicyInfo]:
@@ -458,9 +542,10 @@ def explain(
     session_id: str | None = None,
     kind: str | None = None,
     cwd: str | None = None,
+    resolved: ResolvedPaths | None = None,
 ) -> ApiRequest[Explained]:
     """Ask as `decide` does, and why, rule by rule."""
-    body = _question(tool, params, agent, session_id, kind, cwd)
+    body = _question(tool, params, agent, session_id, kind, cwd, resolved)
     return sending("POST", "/v1/policy/explain", body, Explained)
 
 
@@ -524,9 +609,16 @@ def _question(
     session_id: str | None,
     kind: str | None,
     cwd: str | None,
+    resolved: ResolvedPaths | None,
 ) -> DecideBody:
     return DecideBody(
-        tool=tool, params=_arguments(params), agent=agent, session_id=session_id, kind=kind, cwd=cwd
+        tool=tool,
+        params=_arguments(params),
+        agent=agent,
+        session_id=session_id,
+        kind=kind,
+        cwd=cwd,
+        resolved=resolved,
     )
 
 
@@ -568,80 +660,3 @@ def trust_folder(folder: str) -> ApiRequest[TrustView]:
 def untrust_folder(trust: str) -> ApiRequest[None]:
     """Trust it no more, by its id. Agents that run keep what they have read."""
     return ApiRequest("DELETE", f"/v1/trust/{segment(trust)}", nothing)
-
-
-# Names that users call.
-
-P = ParamSpec("P")
-T = TypeVar("T")
-C = TypeVar("C")  # Caller or AsyncCaller
-S = TypeVar("S")  # what a method gives with the one,
-A = TypeVar("A")  # and with the other
-
-
-class Group(Generic[C]):
-    def __init__(self, caller: C, of: tuple[str, ...] = ()) -> None:
-        """`of`: the ids that every operation of a handle begins with."""
-        self.caller = caller
-        self.of = of
-
-
-@dataclass(frozen=True)
-class ApiMethod(Generic[P, S, A]):
-    """A name that users call: what `make` makes of the arguments, run by what `run` gets of the caller."""
-
-    make: Callable[..., Any]
-    run: Callable[[Any], Callable[[Any], Any]]
-
-    @overload
-    def __get__(self, group: None, kind: type) -> Self: ...
-    @overload
-    def __get__(self, group: Group[Caller], kind: type) -> Callable[P, S]: ...
-    @overload
-    def __get__(self, group: Group[AsyncCaller], kind: type) -> Callable[P, A]: ...
-    def __get__(self, group: Any, kind: type) -> Any:
-        if group is None:
-            return self
-        run = self.run(group.caller)
-
-        @wraps(self.make)
-        def method(*args: Any, **kwargs: Any) -> Any:
-            return run(self.make(*group.of, *args, **kwargs))
-
-        if group.of:
-            whole = signature(self.make)
-            left = tuple(whole.parameters.values())[len(group.of) :]
-            method.__signature__ = whole.replace(parameters=left)  # type: ignore[attr-defined]  # as `help` reads it
-        return method
-
-
-def calls(make: Callable[P, ApiRequest[T]]) -> ApiMethod[P, T, Awaitable[T]]:
-    """Declare an operation that is answered with one value."""
-    return ApiMethod(make, attrgetter("send"))
-
-
-def lists(make: Callable[P, ApiRequest[Page[T]]]) -> ApiMethod[P, Pages[T], AsyncPages[T]]:
-    """Declare a list that comes in pages: iterate it, or take one page."""
-    return ApiMethod(make, attrgetter("pages"))
-
-
-def follows(make: Callable[P, Follow[T]]) -> ApiMethod[P, ItemStream[T], AsyncItemStream[T]]:
-    """Declare a stream without an end of its own: iterate it."""
-    return ApiMethod(make, attrgetter("follow"))
-
-
-def reads_lines(
-    make: Callable[P, ApiRequest[None]],
-) -> ApiMethod[P, ItemStream[bytes], AsyncItemStream[bytes]]:
-    """Declare a long answer that is read line by line: iterate it."""
-    return ApiMethod(make, attrgetter("lines"))
-
-
-def saves(make: Callable[P, FileDownload]) -> ApiMethod[P, None, Awaitable[None]]:
-    """Declare a long answer that is written into a file."""
-    return ApiMethod(make, attrgetter("download"))
-
-
-def of(method: ApiMethod[Concatenate[str, P], S, A]) -> ApiMethod[P, S, A]:
-    """Declare it of a handle, whose id comes first."""
-    return cast("ApiMethod[P, S, A]", method)

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from legation.errors import (
     Conflict,
@@ -73,8 +74,7 @@ class ApiResponse(NamedTuple):
 Read = Callable[[ApiResponse], T]
 
 
-@dataclass(frozen=True, slots=True)
-class ApiRequest(Generic[T]):
+class ApiRequest(msgspec.Struct, Generic[T], frozen=True):
     method: HttpMethod
     path: str
     read: Read[T]
@@ -82,10 +82,23 @@ class ApiRequest(Generic[T]):
     body: bytes | None = None
     wait: float | None = None  # seconds for the answer, where it takes its time; else Timeouts.read
     cursor: str = "after"  # of a list: the parameter that asks for the page behind
+    key: str | None = None  # `Idempotency-Key`: sent again it is the same, so that it may be repeated
+
+    @property
+    def repeatable(self) -> bool:
+        return self.key is not None or self.method in REPEATABLE
 
 
-@dataclass(frozen=True, slots=True)
-class FileDownload:
+class PollRequest(msgspec.Struct, Generic[T], frozen=True):
+    """An operation that is asked again until it is answered with what is waited for."""
+
+    operation: ApiRequest[T]
+    is_over: Callable[[T], bool]
+    limit: float | None  # seconds; None: for as long as it takes
+    late: str  # the words of TimedOut
+
+
+class FileDownload(msgspec.Struct, frozen=True):
     """An operation whose answer becomes a file that is there completely or not at all."""
 
     operation: ApiRequest[None]
@@ -93,8 +106,7 @@ class FileDownload:
     through: Callable[[], BodyFilter]  # made anew for every attempt
 
 
-@dataclass(frozen=True, slots=True)
-class AsJson(Generic[T]):
+class AsJson(msgspec.Struct, Generic[T], frozen=True):
     kind: type[T]
 
     def __call__(self, answered: ApiResponse) -> T:
@@ -168,7 +180,6 @@ _REQUEST: Final = "urn:legation:request:"
 
 # Somebody between us and the server, or the server itself, is busy or being restarted.
 PASSING: Final = frozenset({429, 502, 503, 504})
-_BY_CODE: Final[Mapping[str, type[LegationError]]] = {code.value: kind for code, kind in leaves().items()}
 _BY_STATUS: Final[Mapping[int, type[LegationError]]] = {
     401: Unauthenticated,
     403: Forbidden,
@@ -254,8 +265,9 @@ def _kind(status: int, code: str) -> type[LegationError]:
     """Choose the error by its code; one that a newer server has and we do not know, by its status.
 
     408 says that a wait ran out, whoever says it and under whatever code: nobody answered an approval."""
-    if code in _BY_CODE and status != 408:
-        return _BY_CODE[code]
+    by_code = {each.value: kind for each, kind in leaves().items()}
+    if code in by_code and status != 408:
+        return by_code[code]
     fallback = InvalidParams if 300 <= status < 500 else InternalError
     return _BY_STATUS.get(status, fallback)
 
@@ -330,11 +342,10 @@ def zero_to_one() -> float:
     return random()  # noqa: S311 - spreads load, keeps no secret
 
 
-@dataclass(slots=True)
-class Tries:
+class Tries(msgspec.Struct):
     """The tries of one call that is answered and done."""
 
-    method: HttpMethod
+    repeatable: bool
     left: int
     chance: Callable[[], float] = zero_to_one
     pause: float = FIRST_PAUSE
@@ -342,7 +353,7 @@ class Tries:
     def pause_after(self, failure: RequestFailure) -> float:
         """Seconds to wait before the next try; raises the error when there is none."""
         wait = failure.retry_after or 0.0
-        if not failure.passing or self.method not in REPEATABLE or self.left <= 0 or wait > MOST_PAUSE:
+        if not failure.passing or not self.repeatable or self.left <= 0 or wait > MOST_PAUSE:
             raise failure.error
         self.left -= 1
         pause = max(wait, self.pause * _jitter(self.chance))
@@ -402,12 +413,11 @@ def _jitter(chance: Callable[[], float]) -> float:
 # Where a client talks to and as whom. The token is never part of the address, and never in a repr.
 
 
-@dataclass(frozen=True, slots=True)
-class ServerTarget:
+class ServerTarget(msgspec.Struct, frozen=True):
     base: str  # scheme, host, port and path prefix, without a slash at the end
     is_plain: bool  # HTTP without TLS
     is_local: bool  # on this machine: no proxy has any business between us and it
-    token: Secret
+    token: Secret | None  # None: a server that takes callers without one
     workspace: str | None = None
     certificate: str | None = None  # the only one to trust, in PEM; None: those that the system trusts
 
@@ -416,12 +426,12 @@ class ServerTarget:
 
     def sign(self, request: Request) -> Request:
         """The token is put on when the request leaves, and stands nowhere before."""
-        request.headers["Authorization"] = f"Bearer {self.token.reveal()}"
+        if self.token is not None:
+            request.headers["Authorization"] = f"Bearer {self.token.reveal()}"
         return request
 
 
-@dataclass(slots=True)
-class Located:
+class Located(msgspec.Struct):
     """The server as it is now. `again` looks for it: after a restart it has another token, and maybe another address.
 
     INV-C9  What may have reached a server is not sent to the next one by this: only what met no server at all, or one
@@ -444,10 +454,10 @@ class Located:
 
 
 def target(
-    url: str, token: str | Secret, workspace: str | None = None, certificate: str | None = None
+    url: str, token: str | Secret | None, workspace: str | None = None, certificate: str | None = None
 ) -> ServerTarget:
-    secret = token if isinstance(token, Secret) else Secret(token, "token")
-    if not _fits_a_header(secret.reveal()):
+    secret = Secret(token, "token") if isinstance(token, str) else token
+    if secret is not None and not _fits_a_header(secret.reveal()):
         raise InvalidParams("cannot use the token: it holds spaces or characters beyond ASCII; copy it again")
     if workspace is not None and not _fits_a_header(workspace):
         raise InvalidParams("cannot use the workspace: give its id, as `legation workspaces` shows it")
@@ -529,8 +539,7 @@ class Spawn:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold keys
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeouts:
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     connect: float = 5.0  # the network's time to open a connection
     read: float = 30.0  # the server's time between two parts of an answer
     stream: float = 45.0  # silence on a stream: three keep-alives missed

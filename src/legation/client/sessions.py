@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from legation.client.decode import Frame
 from legation.client.follow import Broken, Follow, FollowSource
-from legation.client.operations import ApiMethod, C, Group, P, calls, follows, lists, of
+from legation.client.method import ApiMethod, C, Group, P, calls, follows, lists, of
 from legation.client.request import (
     ASK_AGENT_READ,
     INSTALL_READ,
@@ -47,6 +47,7 @@ from legation.wire.api.sessions import (
     SessionCreated,
     SessionInfo,
     SessionList,
+    SessionSnapshot,
     Skills,
     Words,
 )
@@ -179,6 +180,11 @@ def list_session_events(
     )
     path = f"{session_path(session)}/events"
     return ApiRequest("GET", path, of_body(read_event_page), query, cursor="offset")
+
+
+def read_snapshot(session: str) -> ApiRequest[SessionSnapshot]:
+    """Read what was said so far, summed up. `events(snapshot.offset)` gives what follows, and nothing twice."""
+    return get(f"{session_path(session)}/snapshot", SessionSnapshot)
 
 
 def answer_permission(
@@ -397,6 +403,7 @@ class ClientSession(Group[C]):
     turn = of(follows(follow_turn))
     events = of(follows(follow_session))
     recorded = of(lists(list_session_events))
+    snapshot = of(calls(read_snapshot))
     answer = of(calls(answer_permission))
     reply = of(calls(reply_question))
     reject = of(calls(reject_question))

@@ -21,7 +21,7 @@ import msgspec
 
 from legation import __version__
 from legation.approvals.request import EffectToken, ToolReturn
-from legation.gateway.tools import BODYLESS, Failed, HttpSpec, traceparent
+from legation.gateway.tools import BODYLESS, HttpSpec, traceparent
 from legation.redact import Redactor
 from legation.secret import Secret
 from legation.wire.action import MAX_DEPTH, Action, deeper_than
@@ -69,7 +69,7 @@ class AnswerReader:
         except _NoText:
             return _useless(status, "with what is neither JSON nor text")
 
-    async def _refusal(self, response: httpx2.Response) -> Failed:
+    async def _refusal(self, response: httpx2.Response) -> ToolReturn:
         status = response.status_code
         if 300 <= status < 400:
             return _useless(
@@ -80,7 +80,7 @@ class AnswerReader:
         except _NoText:
             words = ""
         shown = words if len(words) <= SHOWN else f"{words[:SHOWN]}…"
-        return Failed(
+        return ToolReturn(
             status_code=502,
             tool_status=status,
             error=f"it answered {status}: {shown}" if shown else f"it answered {status} without any words",
@@ -141,9 +141,9 @@ async def _read(response: httpx2.Response, most: int, *, cut: bool = False) -> b
     return bytes(parts)
 
 
-def _useless(status: int, how: str) -> Failed:
+def _useless(status: int, how: str) -> ToolReturn:
     """The failure of a tool that answered, so that its work is probably done; but there is no result to give."""
-    return Failed(status_code=502, tool_status=status, error=f"it answered {status} {how}")
+    return ToolReturn(status_code=502, tool_status=status, error=f"it answered {status} {how}")
 
 
 CONNECT: Final = 10.0  # seconds: the network's time, and the tool's machine's
@@ -174,7 +174,7 @@ class HttpTool:
         try:
             request = self._request(action.params, token)
         except Unfit as error:
-            return Failed(status_code=502, error=f"{error}; nothing was sent")
+            return ToolReturn(status_code=502, error=f"{error}; nothing was sent")
         try:
             async with asyncio.timeout(self._spec.timeout):
                 response = await self._transport.handle_async_request(request)
@@ -184,14 +184,14 @@ class HttpTool:
                 finally:
                     await response.aclose()
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol):
-            return Failed(status_code=502, error="it cannot be reached; nothing was sent")
+            return ToolReturn(status_code=502, error="it cannot be reached; nothing was sent")
         except (TimeoutError, httpx2.TimeoutException):
-            return Failed(
+            return ToolReturn(
                 status_code=504,
                 error=f"it did not answer within {self._spec.timeout:g} s; whether it has done its work is not known",
             )
         except httpx2.RequestError:
-            return Failed(
+            return ToolReturn(
                 status_code=502, error="the connection broke off; whether it has done its work is not known"
             )
 

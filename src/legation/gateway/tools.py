@@ -16,10 +16,11 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, TypeAlias, get_args
+
+import msgspec
 
 from legation.approvals.policy.facts import Facts
 from legation.approvals.request import DoorResult, EffectToken, ToolReturn
@@ -69,13 +70,6 @@ class Tool(Protocol):
         """The effect, once. A failure is a `Returned` too; words of the tool are in it without our secrets."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failed(ToolReturn):
-    """`tool_status` is what the tool itself answered with, where it did."""
-
-    tool_status: int | None = None
-
-
 def action_for(agent: str, tool: str, kind: ToolKind, params: Mapping[str, object], facts: Facts) -> Action:
     """The same reading of paths, commands and addresses as of any agent's tool call. Without a folder they begin at `/`."""
     call = ToolCall(tool_call_id="", title="", name=tool, kind=kind, raw_input=params)
@@ -98,17 +92,16 @@ MAX_ANSWER: Final = 1 << 20  # bytes
 MOST_ANSWER: Final = 64 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpSpec:
+class HttpSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     url: str
     method: Method = "POST"
     kind: str = "other"
     timeout: float = TIMEOUT
-    headers: Mapping[str, str | Secret] = field(default_factory=dict)
+    headers: Mapping[str, str | Secret] = msgspec.field(default_factory=dict)
     max_answer: int = MAX_ANSWER
     folder: str | None = None
-    arguments: Mapping[str, Sort] = field(default_factory=dict)
+    arguments: Mapping[str, Sort] = msgspec.field(default_factory=dict)
 
     @property
     def secrets(self) -> tuple[Secret, ...]:
@@ -337,7 +330,7 @@ def refused(ruling: DoorResult, why: str | None) -> LegationError:
 def failed(ruling: DoorResult, returned: ToolReturn) -> LegationError:
     """The error of a call that passed and came to no result."""
     data = _about(ruling)
-    data["status"] = returned.tool_status if isinstance(returned, Failed) else None
+    data["status"] = returned.tool_status
     kind = _KINDS.get(returned.status_code, ToolFailed)
     begin = f"cannot get a result of {ruling.action.tool}:"
     return kind(f"{begin} {returned.error}", data, told=f"{begin} see trace {ruling.trace_id}")

@@ -30,20 +30,12 @@ from legation.proc.registry import listed
 from legation.store.datafolder import make_folder
 from legation.wire.acp.methods import FileSystemCapabilities
 from legation.wire.event_types import AgentExited as AgentExitedEvent
-from legation.wire.event_types import AgentStatus, AgentUpdated, DiagnosticCode, ExitStatus
+from legation.wire.event_types import AgentStatus, AgentUpdated, Diagnostic, DiagnosticCode, ExitStatus
 
 if TYPE_CHECKING:
-    from legation.host.lifecycle import HostCore
+    from legation.host.host import AcpHost
 
 LEFT_AFTER: Final = 600.0  # seconds: a sign-in under way has a temporary folder, and no child that is on file
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Folder of a session, and the home of its agent. Absolute."""
-
-    cwd: str
-    home: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +58,7 @@ class AgentHomes:
 
     def _sweep(self) -> None:
         """Temporary folders that a killed host left, with what was secret in them. Whoever else lives here keeps his."""
-        if any(each.owner_lives for each in listed(self.children)):
+        if any(each.owner_lives or each.state == "unowned" for each in listed(self.children)):
             return
         young = time.time() - LEFT_AFTER
         for folder in (self.data / "agents" / self.workspace).glob("*/tmp/*"):
@@ -83,10 +75,10 @@ class AgentHomes:
 
     def command(self, definition: AgentDefinition) -> tuple[Command, Path]:
         """Make the folders; return how to start the agent, and the temporary folder to remove when it has ended."""
-        home = self.home(definition.name)
-        tmp = home.parent / "tmp" / new_id("tmp")
+        own = self.home(definition.name)
+        home, tmp = definition.home or own, own.parent / "tmp" / new_id("tmp")
         try:
-            for folder in (home, tmp):
+            for folder in (tmp,) if definition.home else (own, tmp):
                 make_folder(folder)
         except OSError as error:
             raise StorageFailed(
@@ -115,9 +107,7 @@ class Agent:
     """States: starting -> ready -> exited; from there restarting -> ready again, or exited for good;
     disposed at any time, and then for ever."""
 
-    def __init__(
-        self, agent_id: str, definition: AgentDefinition, core: HostCore, *, terminals: bool
-    ) -> None:
+    def __init__(self, agent_id: str, definition: AgentDefinition, core: AcpHost, *, terminals: bool) -> None:
         """Offer it, with `terminals`, also those of a handler that is not offered to every agent."""
         self.id = agent_id
         self.definition = definition
@@ -135,7 +125,9 @@ class Agent:
         self._exit: Exit | None = None
         self._restarts = 0
         self._announced: Mapping[str, object] = {}
-        self._disposed = False
+        self.leaving = (
+            False  # its disposal has begun; until its process has ended, its sessions are still with it
+        )
         self._wanted_again = False  # stopped by us in order to be restarted
         self._tmp: Path | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -160,15 +152,6 @@ class Agent:
     def how_it_ended(self) -> str:
         return f"{self._reason}: {self._exit}" if self._exit else f"{self._reason}"
 
-    @property
-    def is_leaving(self) -> bool:
-        """Disposal has begun; until its process has ended, its sessions are still with it."""
-        return self._disposed
-
-    def retire(self) -> None:
-        """Keep others from taking anything up with it: `dispose` follows in a moment."""
-        self._disposed = True
-
     def running(self) -> Driver:
         if self._status != "ready" or self.live is None:
             raise AgentExited(f"cannot use {self.id}: it is {self._status}; wait for it or start another")
@@ -187,7 +170,7 @@ class Agent:
         try:
             await self._starting
         except asyncio.CancelledError:
-            if self._disposed and not _is_cancelled():
+            if self.leaving and not _is_cancelled():
                 raise AgentExited(f"cannot start {self.id}: it was disposed of; start another") from None
             raise
         finally:
@@ -207,13 +190,13 @@ class Agent:
 
     async def until_ended(self) -> AgentUpdated:
         await self._over.wait()
-        if self._disposed:  # in the pause before a restart, perhaps, and that is told next
+        if self.leaving:  # in the pause before a restart, perhaps, and that is told next
             await self.dispose()
         return self.snapshot()
 
     async def restart(self, why: str) -> None:
         """Stop the process, which no longer obeys; a new one takes its place, whatever the restart policy."""
-        if self._disposed or self.live is None:
+        if self.leaving or self.live is None:
             return
         self._wanted_again = True
         self._diagnose(DiagnosticCode.AGENT_KILL, why)
@@ -221,7 +204,7 @@ class Agent:
 
     async def dispose(self) -> None:
         """Idempotent. Everything of it is gone afterwards."""
-        self._disposed = True
+        self.leaving = True
         if self._pause is not None:
             self._pause.cancel()
         if self._starting is not None and not self._starting.done():
@@ -262,7 +245,7 @@ class Agent:
         self._exit = found
         self.router.exited(AgentExitedEvent(code=found.code, signal=found.signal, stderr_tail=tail))
         self._tell_exit(found)
-        if self._disposed:
+        if self.leaving:
             self._move("disposed", "disposed")
         elif self._wanted_again:
             self._move("exited", "stopped")
@@ -274,7 +257,7 @@ class Agent:
     async def _may_restart(self) -> bool:
         """Wait out the pause before a restart; False where there will be none."""
         options = self._core.options
-        if self._disposed:
+        if self.leaving:
             return False
         if self._wanted_again:
             self._wanted_again = False
@@ -298,7 +281,7 @@ class Agent:
         self._pause = asyncio.ensure_future(self._core.clock.sleep(pause))
         await asyncio.wait({self._pause})
         self._pause = None
-        return not self._disposed
+        return not self.leaving
 
     async def _launch(self) -> None:
         live = await self._spawned()
@@ -344,7 +327,7 @@ class Agent:
             self._tmp = None
 
     def _fail(self, reason: Reason) -> None:
-        if not self._disposed:
+        if not self.leaving:
             self._exit = None
             self._move("exited", reason)
 
@@ -383,7 +366,7 @@ class Agent:
         self._core.stream.publish(self.snapshot())
 
     def _diagnose(self, code: DiagnosticCode, message: str, data: dict[str, object] | None = None) -> None:
-        self._core.stream.diagnose(code, message, agent_id=self.id, data=data)
+        self._core.stream.publish(Diagnostic(code=code, message=message, agent_id=self.id, data=data))
 
     def _tell_exit(self, found: Exit) -> None:
         data: dict[str, object] = {"code": found.code, "signal": found.signal}

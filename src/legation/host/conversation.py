@@ -60,7 +60,7 @@ from legation.wire.event_types import Turn as TurnName
 from legation.wire.events import Draft
 
 if TYPE_CHECKING:
-    from legation.host.lifecycle import HostCore
+    from legation.host.host import AcpHost
     from legation.host.session import Session
 
 JUDGE_LIMIT = 30.0  # seconds to judge what was done unasked: the store's time
@@ -78,7 +78,7 @@ _log = logging.getLogger(__name__)
 
 
 class Conversation:
-    def __init__(self, session: Session, core: HostCore) -> None:
+    def __init__(self, session: Session, core: AcpHost) -> None:
         options = core.options
         self.tool_calls = ToolCalls()
         self._decided = Decided(self.tool_calls)
@@ -91,37 +91,45 @@ class Conversation:
             approver=self._approver,
             record=session.note_permission,
             reserve=session.reserve_permission,
+            fill=session.note_permission,
             clock=self._clock,
             limit=self._limits.permission,
             changed=self._go_on,
             tell_decided=self._decided.settle,
         )
-        self.questions: Questions | None = None  # where the agent may ask none
-        if options.questions is not None:
-            self.questions = Questions(
-                handler=options.questions,
-                record=session.note,
-                clock=self._clock,
-                limit=self._limits.permission,
-                changed=self._go_on,
-            )
-        self._turn: SessionTurn | None = None
+        self.questions = Questions(
+            handler=options.questions,
+            record=session.note,
+            clock=self._clock,
+            limit=self._limits.permission,
+            changed=self._go_on,
+        )
+        self.turn: SessionTurn | None = None
         self._running: asyncio.Task[None] | None = None
         self._own_requests: set[asyncio.Task[object]] = set()  # of the agent, which end with the turn
-
-    @property
-    def busy(self) -> bool:
-        return self._turn is not None
 
     # The agent asks.
 
     def permission(self, request: RequestPermissionRequest) -> Awaitable[RequestPermissionResponse]:
-        return self._put(self._ask(request))
+        call = self.tool_calls.whole(request.tool_call)
+        if unseen := ", ".join(sorted(self.tool_calls.unseen(request.tool_call))):
+            what = f"of its tool call no more than a part is known ({unseen})"
+            raise RpcFault(ErrorCode.INVALID_PARAMS, what)
+        try:
+            action = Action.from_tool_call(
+                self._session.agent.name, call, cwd=self._session.meta.cwd, home=self._session.home
+            )
+        except InvalidParams as error:
+            raise RpcFault(ErrorCode.INVALID_PARAMS, error.message) from None
+        diffs = tuple(each for each in call.content or () if isinstance(each, Diff))
+        ask = self._ask_about(action, call.title or action.tool, call.tool_call_id)
+        edits = self._session.agent.takes_edits
+        return self._put(replace(ask, options=request.options, diffs=diffs, editable=edits))
 
     def _put(self, ask: Ask) -> asyncio.Future[RequestPermissionResponse]:
         self._decided.begin(ask)
         answer = self.permissions.ask(ask)
-        if self._turn and self._turn.cancelled:
+        if self.turn and self.turn.cancelled:
             self.permissions.cancel_all()  # asked too late: the turn is being ended
         else:
             self._move("requires-action", ask.id)
@@ -143,7 +151,7 @@ class Conversation:
             command=service.command,
             unclear=("env",) if "env" in service.params else (),
         )
-        real, turn = None if path is None else real_path(path), self._turn.id if self._turn else None
+        real, turn = None if path is None else real_path(path), self.turn.id if self.turn else None
         # An environment is no part of what an agent asks about, and can make any command another.
         if "env" not in service.params and self._decided.covers(action, real, turn, self._session.meta.cwd):
             return self._do(service, real, do)
@@ -207,7 +215,7 @@ class Conversation:
             action = Action(agent=self._agent_name(), tool=call.kind or "other", kind=call.kind or "other")
         if hidden := self.tool_calls.hidden(call):  # no rule lets pass what nobody has seen
             action = replace(action, unclear=(*action.unclear, *hidden))
-        turn = self._turn
+        turn = self.turn
         if not self._decided.was_asked(call, action, turn.id if turn else None):
             self._unasked(self._ask_about(action, call.title or action.tool, call.tool_call_id), turn)
 
@@ -243,7 +251,7 @@ class Conversation:
         found = await self._judged(rules, ask)
         if found.policy == "allow":
             return
-        ends = found.ends and turn is not None and self._turn is turn
+        ends = found.ends and turn is not None and self.turn is turn
         self._session.note(_unasked_effect(ask, found, ends=ends))
         if ends and turn is not None and turn.unasked is None:
             turn.unasked = found.rule
@@ -259,11 +267,9 @@ class Conversation:
     # The agent asks a person.
 
     def question(self, request: CreateElicitationRequest) -> Awaitable[CreateElicitationResponse]:
-        if self.questions is None:
-            raise RpcFault(ErrorCode.METHOD_NOT_FOUND, "elicitation is not offered")
-        answer = self.questions.ask(request, self._turn.id if self._turn else None)
+        answer = self.questions.ask(request, self.turn.id if self.turn else None)
         self._decided.questioned(request.tool_call_id)
-        if self._turn and self._turn.cancelled:
+        if self.turn and self.turn.cancelled:
             self.questions.cancel_all()
         else:
             self._move("requires-action", "question")
@@ -272,39 +278,23 @@ class Conversation:
     @property
     def waiting(self) -> bool:
         """The agent waits for us."""
-        return bool(self.permissions.waiting or (self.questions is not None and self.questions.waiting))
+        return bool(self.permissions.waiting or self.questions.waiting)
 
     def _withdraw_all(self, turn: SessionTurn | None = None) -> None:
         why = turn.cut.waited if turn is not None and turn.cut is not None else None
         self.permissions.cancel_all(why)
-        if self.questions is not None:
-            self.questions.cancel_all(why)
+        self.questions.cancel_all(why)
         for each in self._own_requests:
             each.cancel()
 
     def ends_with_turn(self, asking: asyncio.Task[object]) -> None:
         """Cancel with the turn that runs what the agent has asked by a method of its own."""
-        if self._turn is None:
+        if self.turn is None:
             return
         self._own_requests.add(asking)
         asking.add_done_callback(self._own_requests.discard)
-        if self._turn.cancelled:
+        if self.turn.cancelled:
             asking.cancel()
-
-    def _ask(self, request: RequestPermissionRequest) -> Ask:
-        call = self.tool_calls.whole(request.tool_call)
-        if unseen := ", ".join(sorted(self.tool_calls.unseen(request.tool_call))):
-            what = f"of its tool call no more than a part is known ({unseen})"
-            raise RpcFault(ErrorCode.INVALID_PARAMS, what)
-        try:
-            action = Action.from_tool_call(
-                self._session.agent.name, call, cwd=self._session.meta.cwd, home=self._session.home
-            )
-        except InvalidParams as error:
-            raise RpcFault(ErrorCode.INVALID_PARAMS, error.message) from None
-        diffs = tuple(each for each in call.content or () if isinstance(each, Diff))
-        ask = self._ask_about(action, call.title or action.tool, call.tool_call_id)
-        return replace(ask, options=request.options, diffs=diffs, editable=self._session.agent.takes_edits)
 
     def _ask_about(self, action: Action, title: str, tool_call_id: str | None = None) -> Ask:
         now = self._clock.now_ms()
@@ -316,17 +306,19 @@ class Conversation:
             title=title,
             asked_at=now,
             tool_call_id=tool_call_id,
-            turn=self._turn.id if self._turn else None,
+            turn=self.turn.id if self.turn else None,
+            cwd=self._session.meta.cwd,
+            home=self._session.home,
         )
 
     def _go_on(self) -> None:
         self._session.heard()
-        if self._turn and not self._turn.cancelled and not self.waiting:
+        if self.turn and not self.turn.cancelled and not self.waiting:
             self._move("running")
 
     def _move(self, state: TurnName, reason: str | None = None) -> None:
-        if self._turn:
-            self._session.note(TurnState(turn=self._turn.id, state=state, reason=reason))
+        if self.turn:
+            self._session.note(TurnState(turn=self.turn.id, state=state, reason=reason))
 
     # The client speaks.
 
@@ -339,7 +331,7 @@ class Conversation:
 
     def begin(self, prompt: tuple[ContentBlock, ...], *, message: str | None = None) -> SessionTurn:
         """Begin a turn at once, awaiting nothing: nobody comes between. Where this raises the log has nothing of it."""
-        if self._turn:
+        if self.turn:
             raise PromptInFlight(
                 f"cannot prompt session {self._session.id}: a turn is running; wait or cancel it"
             )
@@ -349,7 +341,7 @@ class Conversation:
             PromptStarted(turn=turn.id, prompt=prompt, message=message),
             TurnState(turn=turn.id, state="running"),
         )
-        self._turn = turn
+        self.turn = turn
         self.tool_calls.clear()
         self._decided.begin_turn()
         turn.running = self._running = asyncio.create_task(
@@ -373,7 +365,7 @@ class Conversation:
     async def steer(self, prompt: tuple[ContentBlock, ...]) -> None:
         """Say something to the turn that runs, recorded when the agent has it."""
         self._session.must_be_usable("steer")
-        if self._turn is None or self._turn.cancelled:
+        if self.turn is None or self.turn.cancelled:
             raise Conflict(f"cannot steer session {self._session.id}: no turn runs; send it as a message")
         name, limit = self._session.meta.agent_session_id, self._limits.start
         await self._session.agent.steer(name, prompt, limit)
@@ -381,7 +373,7 @@ class Conversation:
 
     async def cancel(self) -> None:
         """Ask the agent to end the turn; what it waits for is answered `cancelled`. Without a turn nothing is sent."""
-        turn = self._turn
+        turn = self.turn
         if turn is None or turn.cancelled:
             return
         turn.cancel()
@@ -393,8 +385,8 @@ class Conversation:
 
     def cut(self, why: CutWords) -> None:
         """The turn that runs, if one does, is about to be ended by its host: where no agent was faster, its end says why."""
-        if self._turn is not None:
-            self._turn.cut = self._turn.cut or why
+        if self.turn is not None:
+            self.turn.cut = self.turn.cut or why
 
     async def _cancel_at_agent(self) -> None:
         with suppress(TransportClosed, AgentExited):  # the agent is ending, and the turn with it
@@ -402,14 +394,14 @@ class Conversation:
 
     async def idle(self) -> None:
         """Returns when no turn runs."""
-        while self._turn is not None and self._running is not None:
+        while self.turn is not None and self._running is not None:
             await asyncio.wait({self._running})
 
     async def settle(self) -> None:
         """The turn is over, as far as that depends on us and on time, and nobody need answer any more."""
         if self._running:
             await asyncio.wait({self._running}, timeout=SETTLE_LIMIT)
-        self._withdraw_all(self._turn)
+        self._withdraw_all(self.turn)
 
     # The turn.
 
@@ -435,8 +427,8 @@ class Conversation:
                 await asyncio.wait(self.judging)  # bounded by `JUDGE_LIMIT`
             if turn.end is None and turn.answer is not None:
                 self._conclude(turn, turn.answer)
-            if self._turn is turn:
-                self._turn = None
+            if self.turn is turn:
+                self.turn = None
 
     def _answered(self, turn: SessionTurn, answer: PromptResponse | LegationError) -> None:
         """Conclude in the answer's place among the updates, unless something done unasked is being judged."""
@@ -477,8 +469,9 @@ class Conversation:
         self._end(turn, PromptResult("cancelled", error=told), error)
 
     def _end(self, turn: SessionTurn, result: PromptResult, error: LegationError | None = None) -> None:
-        self._turn, why = None, result.stop_reason
+        self.turn, why = None, result.stop_reason
         self._withdraw_all(turn)
+        self._session.tell_unasked()
         finished = PromptFinished(turn=turn.id, stop_reason=why, error=result.error, usage=result.usage)
         receipt = self._session.note(finished, TurnState(turn=turn.id, state="idle", reason=why))
         turn.end = TurnEnd(result, receipt, error, turn.cancelled_by_client)

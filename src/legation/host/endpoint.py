@@ -8,7 +8,7 @@ the caller got wrong as `legation/config-invalid`, a defect of ours as `legation
 
 from __future__ import annotations
 
-import asyncio
+import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -70,7 +70,7 @@ class Method(NamedTuple):
                 try:
                     values[_CAPITAL.sub(r"_\g<0>", name).lower()] = msgspec.convert(value, kind)
                 except msgspec.ValidationError as error:
-                    problems.append(f"{name}: {what_is_wrong(error)}")
+                    problems.append(f"{name}: {jsontext.what_is_wrong(error)}")
             elif name in self.needs:  # null is the same as absent
                 problems.append(f"{name} is missing")
         # A name that is misspelt must not pass for one left out; those with `_` are the caller's own.
@@ -111,21 +111,12 @@ HOST_RPC_METHODS: Final[Mapping[str, Method]] = MappingProxyType(
 )
 
 
-def what_is_wrong(error: msgspec.ValidationError) -> str:
-    """Describe the error without the value, which may be part of a prompt."""
-    text = str(error)
-    if not text.startswith("Invalid value"):
-        return text
-    _, at, where = text.rpartition(" - at ")
-    return f"Invalid value{at}{where}" if at else "Invalid value"
-
-
 # Writing.
 
 
 def plain(value: object) -> object:
     """Make JSON's objects, lists, texts and numbers of it."""
-    return _listed(msgspec.to_builtins(value, str_keys=True, enc_hook=_as_object))
+    return json.loads(json.dumps(msgspec.to_builtins(value, str_keys=True, enc_hook=_as_object)))
 
 
 def _as_object(value: object) -> object:
@@ -134,82 +125,10 @@ def _as_object(value: object) -> object:
     raise TypeError(f"cannot make plain data of {type(value).__name__}")
 
 
-def _listed(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _listed(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_listed(item) for item in value]
-    return value
-
-
 Handler = Callable[[dict[str, object]], None]
 Unsubscribe = Callable[[], None]
 
-CLOSE_LIMIT = 5.0  # seconds that a reader of the host's stream has to stop: the loop's time
-
 _log = logging.getLogger(__name__)
-
-
-class Inbound:
-    """Permissions pushed to handlers: each once when it waits, and once when it needs no answer any longer."""
-
-    def __init__(self, host: AcpHost) -> None:
-        self._host = host
-        # Not what the log has from before: a host that was killed left questions there for whose answers nobody waits.
-        self._outstanding = dict(host.waiting)
-        self._events = host.events(from_seq=host.stream.stream.head)
-        self._handlers: dict[object, Handler] = {}
-        self._watching = asyncio.create_task(self._watch(), name="legation-inbound")
-
-    @property
-    def outstanding(self) -> list[dict[str, object]]:
-        """Requests that wait for an answer, in the order in which they were asked."""
-        return [_message(each) for each in self._outstanding.values()]
-
-    def add(self, handler: Handler) -> Unsubscribe:
-        """Add a handler; before this returns it has been told of what waits already."""
-        token = object()
-        self._handlers[token] = handler
-        for asked in list(self._outstanding.values()):
-            self._tell(asked, [token])
-
-        def unsubscribe() -> None:
-            self._handlers.pop(token, None)
-
-        return unsubscribe
-
-    async def close(self) -> None:
-        self._handlers.clear()
-        self._outstanding.clear()
-        self._watching.cancel()
-        await asyncio.wait({self._watching}, timeout=CLOSE_LIMIT)
-
-    async def _watch(self) -> None:
-        try:
-            async for event in self._events:
-                self._take(event)
-        except LegationError as error:  # the log is closed, or cannot be read
-            _log.warning("cannot push permissions any more: %s", error.message)
-
-    def _take(self, event: Event) -> None:
-        payload = event_types.decode(event) if event.type == PermissionUpdated.event_type() else None
-        if not isinstance(payload, PermissionUpdated):
-            return
-        if payload.state == "pending":
-            self._outstanding[payload.id] = payload
-        elif self._outstanding.pop(payload.id, None) is None:
-            return
-        self._tell(payload, self._handlers)
-
-    def _tell(self, projection: PermissionUpdated, tokens: Iterable[object]) -> None:
-        for token in list(tokens):
-            handler = self._handlers.get(token)  # an earlier one may have removed it
-            try:
-                if handler is not None:
-                    handler(_message(projection))
-            except Exception as error:  # noqa: BLE001 - a handler's own fault, isolated and told
-                what = f"an inbound handler failed on permission {projection.id}: {type(error).__name__}"
-                self._host.publish(Diagnostic(code=DiagnosticCode.SUBSCRIBER_ERROR, message=what))
 
 
 def _message(projection: PermissionUpdated) -> dict[str, object]:
@@ -229,8 +148,10 @@ class HostEndpoint:
 
     def __init__(self, host: AcpHost) -> None:
         self._host = host
-        self._inbound = Inbound(host)
-        self._subscriptions: set[Unsubscribe] = set()
+        # Not what the log has from before: a host that was killed left questions there for whose answers nobody waits.
+        self._outstanding = dict(host.stream.pending)
+        self._handlers: dict[object, Handler] = {}  # of inbound requests
+        self._subscriptions: set[Unsubscribe] = {host.subscribe(None, host.stream.stream.head, self._take)}
         self._closed = False
 
     async def request(self, request: object) -> dict[str, object]:
@@ -269,13 +190,42 @@ class HostEndpoint:
 
     @property
     def outstanding(self) -> list[dict[str, object]]:
-        """The inbound requests that wait for an answer."""
-        return self._inbound.outstanding
+        """The inbound requests that wait for an answer, in the order in which they were asked."""
+        return [_message(each) for each in self._outstanding.values()]
 
     def on_inbound(self, handler: Handler) -> Unsubscribe:
-        """Give `handler` `{"id", "kind": "permission", "payload"}` of each that waits, and `settled` later."""
+        """Give `handler` `{"id", "kind": "permission", "payload"}` of each that waits, of those that do already before
+        this returns; and `settled` later, each once."""
         self._must_be_open("listen for inbound requests")
-        return self._inbound.add(handler)
+        token = object()
+        self._handlers[token] = handler
+        for asked in list(self._outstanding.values()):
+            self._tell(asked, [token])
+
+        def unsubscribe() -> None:
+            self._handlers.pop(token, None)
+
+        return unsubscribe
+
+    def _take(self, event: Event) -> None:
+        payload = event_types.decode(event) if event.type == PermissionUpdated.event_type() else None
+        if not isinstance(payload, PermissionUpdated):
+            return
+        if payload.state == "pending":
+            self._outstanding[payload.id] = payload
+        elif self._outstanding.pop(payload.id, None) is None:
+            return
+        self._tell(payload, self._handlers)
+
+    def _tell(self, projection: PermissionUpdated, tokens: Iterable[object]) -> None:
+        for token in list(tokens):
+            handler = self._handlers.get(token)  # an earlier one may have removed it
+            try:
+                if handler is not None:
+                    handler(_message(projection))
+            except Exception as error:  # noqa: BLE001 - a handler's own fault, isolated and told
+                what = f"an inbound handler failed on permission {projection.id}: {type(error).__name__}"
+                self._host.stream.publish(Diagnostic(code=DiagnosticCode.SUBSCRIBER_ERROR, message=what))
 
     def respond_inbound(self, request_id: str, outcome: object) -> None:
         """Answer with `{"outcome": "selected", "optionId"}` or `{"outcome": "cancelled"}`; the first counts (INV-8)."""
@@ -284,7 +234,7 @@ class HostEndpoint:
             asked = msgspec.convert(request_id, str)
             answer = msgspec.convert(outcome, SelectedOutcome | CancelledOutcome)
         except msgspec.ValidationError as error:
-            what = f"cannot answer like that: {what_is_wrong(error)}; correct the call"
+            what = f"cannot answer like that: {jsontext.what_is_wrong(error)}; correct the call"
             raise ConfigInvalid(what) from None
         self._host.respond_permission(asked, answer)
 
@@ -293,7 +243,8 @@ class HostEndpoint:
         self._closed = True
         for unsubscribe in list(self._subscriptions):
             unsubscribe()
-        await self._inbound.close()
+        self._handlers.clear()
+        self._outstanding.clear()
 
     def _must_be_open(self, what: str) -> None:
         if self._closed:

@@ -4,39 +4,45 @@ INV-1  An event is committed before anybody sees it.   INV-2  `subscribe` gives 
 INV-3  Everything public is plain data.                INV-4  Unknown updates are kept verbatim.
 INV-5  A failing store disturbs no live stream.        INV-6  What is offered to agents is what is served.
 INV-7  Diagnostics name variables, never values.       INV-8  A permission is answered exactly once.
+
+INV-O1  While a session of a name is being made, nobody else makes one of that name.
+INV-O2  What the store has of a new session is all of it: one commit makes it, and from then on nobody who is cancelled
+        gives it up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Self, TypeAlias
 
 import msgspec
 
 from legation.agents.driver import Driver, OpenRequest
-from legation.errors import AlreadyAnswered, Conflict, NotFound
-from legation.host.agent import Agent, AgentHomes, Where
+from legation.agents.modes import Offers, OpenedSession, put_into_asking
+from legation.agents.pool import Pool
+from legation.errors import AlreadyAnswered, Conflict, LegationError, NotFound
+from legation.host.agent import Agent, AgentHomes
 from legation.host.lifecycle import (
     HOST_STREAM,
-    HostCore,
     HostStream,
     Listener,
     Listeners,
+    must_be_free,
     must_be_unused,
     must_not_be_anothers,
+    must_not_have_ended,
 )
 from legation.host.options import (
     AgentDefinition,
     HostOptions,
     Limits,
-    Offers,
-    OpenedSession,
+    SessionMeta,
     SessionPlace,
-    put_into_asking,
     read_meta,
     real_folder,
     resolve_agent_definition,
@@ -45,29 +51,36 @@ from legation.host.options import (
 from legation.host.requests.asks import decision_of
 from legation.host.requests.handlers import Reverse
 from legation.host.requests.services import DefaultFs, DefaultTerminals
-from legation.host.session import Session, Settle
+from legation.host.resume import ResumeOrLoad
+from legation.host.session import Session, Settle, State
 from legation.host.turn import CutWords, PromptResult
 from legation.proc import ProcessLauncher, Registry, child_environment
 from legation.store.codec import MemoryBackend
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
-from legation.store.stream import Receipt, Subscription
+from legation.store.stream import Receipt, Stream, Subscription
 from legation.tasks import finish
 from legation.wire.acp.methods import ListSessionsResponse, McpServer, PermissionOutcome
 from legation.wire.acp.updates import ConfigOption, ContentBlock
-from legation.wire.event_types import AgentRemoved, AgentUpdated, SessionUpdated
-from legation.wire.events import Payload
+from legation.wire.event_types import (
+    AgentRemoved,
+    AgentUpdated,
+    Diagnostic,
+    DiagnosticCode,
+    SessionUpdated,
+)
+from legation.wire.events import Event
+from legation.wire.snapshot import SnapshotFold
 
-Details: TypeAlias = Mapping[str, object] | Callable[[], Mapping[str, object]] | None
-"""A function is asked when the session is prepared."""
-
-Prepare: TypeAlias = Callable[[OpenedSession], Awaitable[None]]
-"""Given what the agent has opened, to set it."""
+Prepare: TypeAlias = Callable[[OpenedSession], Awaitable[Mapping[str, object] | None]]
+"""Given what the agent has opened, to set it; returns what is to be kept with the session."""
 
 DRAIN_LIMIT = 5.0  # seconds that callbacks have to take what is left when the host is disposed of: their time
 
+_log = logging.getLogger(__name__)
 
-class AcpHost(HostCore):
+
+class AcpHost:
     """`async with AcpHost(options) as host`: at the end no agent is left, and all events are saved."""
 
     def __init__(
@@ -75,8 +88,13 @@ class AcpHost(HostCore):
     ) -> None:
         """`log` is one that somebody else opened and will close; its trouble is told to them."""
         resolved = resolve_host_options(options)
-        super().__init__(resolved, log.clock if log else resolved.clock)
+        self.options = resolved
         self.limits: Limits = resolved.limits
+        self.clock = log.clock if log else resolved.clock
+        self.stream = HostStream()
+        self.pool = Pool()
+        self.sessions: dict[str, Session] = {}
+        self._claimed: set[str] = set()
         self._given_log = log
         self._agents: dict[str, Agent] = {}
         self._listeners = Listeners(self.stream)
@@ -159,7 +177,7 @@ class AcpHost(HostCore):
         """Let it leave from now on; `dispose_agent` must follow."""
         agent = self._agents.get(agent_id)
         if agent is not None:
-            agent.retire()
+            agent.leaving = True  # nobody takes anything up with it any more
 
     async def until_ready(self, agent_id: str) -> AgentUpdated | None:
         """The agent when it is ready, or when it will not be; None where there is none of that id."""
@@ -192,7 +210,6 @@ class AcpHost(HostCore):
         additional_directories: Sequence[Path | str] = (),
         session_id: str | None = None,
         title: str | None = None,
-        details: Details = None,
         prepare: Prepare | None = None,
         forks: str | None = None,
     ) -> SessionUpdated:
@@ -226,15 +243,15 @@ class AcpHost(HostCore):
             opened = await (live.new_session if forks is None else live.fork_session)(request, limit)
             opening = OpenedSession(live, opened.session_id, Offers.of(opened), limit, modes)
             puts = await put_into_asking(opening, modes)
-            if prepare is not None:
-                await prepare(opening)
+            details = None if prepare is None else await prepare(opening)
             opened = opening.offers.told_in(opened)
             if session_id is None:
                 session_id = opened.session_id
                 claims.enter_context(self.claim(session_id))
             agent.router.must_be_free(opened.session_id)
-            noted = {"title": title, "details": details() if callable(details) else details}
-            meta = msgspec.structs.replace(meta, agent_session_id=opened.session_id, **noted)
+            meta = msgspec.structs.replace(
+                meta, agent_session_id=opened.session_id, title=title, details=details
+            )
             session, active = await finish(make(session_id))
             session.tell_modes(puts, "opened")
         if active:
@@ -270,12 +287,19 @@ class AcpHost(HostCore):
             return await taken.resume()
 
     async def resume_or_load(
-        self, agent_id: str, session_id: str, place: SessionPlace | None = None, *, reopen: bool = False
+        self,
+        agent_id: str,
+        session_id: str,
+        place: SessionPlace | None = None,
+        *,
+        reopen: bool = False,
+        to_load: bool | None = None,
     ) -> SessionUpdated:
         """Resume a session, or load it where that is refused. What is shown stays, unless the agent tells something else
-        that is no shorter. `reopen`: also one that was closed, which only a load does."""
+        that is no shorter. `reopen`: also one that was closed, which only a load does. One that only the agent knows is
+        loaded, for its history; who wants none of that says so by `to_load=False`."""
         agent, place = self._agent(agent_id), place or SessionPlace()
-        async with self.taking_up(agent, session_id, place, reopen=reopen) as taken:
+        async with self.taking_up(agent, session_id, place, to_load=to_load, reopen=reopen) as taken:
             return await taken.resume_or_load()
 
     async def prompt(self, session_id: str, prompt: Sequence[ContentBlock]) -> PromptResult:
@@ -343,16 +367,12 @@ class AcpHost(HostCore):
         return await self.driver(agent_id).list_sessions(where, cursor, self.limits.start)
 
     async def set_mode(self, session_id: str, mode_id: str) -> None:
-        session = self.session(session_id)
-        session.must_be_usable("set the mode of")
-        await session.set_mode(mode_id)
+        await self.session(session_id).set_mode(mode_id)
 
     async def set_config_option(
         self, session_id: str, config_id: str, value: str | bool
     ) -> tuple[ConfigOption, ...]:
-        session = self.session(session_id)
-        session.must_be_usable("configure")
-        return await session.set_option(config_id, value)
+        return await self.session(session_id).set_option(config_id, value)
 
     def get_session(self, session_id: str) -> SessionUpdated | None:
         session = self.sessions.get(session_id)
@@ -360,10 +380,6 @@ class AcpHost(HostCore):
 
     def get_sessions(self) -> list[SessionUpdated]:
         return [session.snapshot() for session in self.sessions.values()]
-
-    def where(self, session_id: str) -> Where | None:
-        session = self.sessions.get(session_id)
-        return Where(session.meta.cwd, session.home) if session else None
 
     def session(self, session_id: str) -> Session:
         session = self.sessions.get(session_id)
@@ -392,14 +408,14 @@ class AcpHost(HostCore):
         while True:
             session = await self.restore_session(session_id)
             agent = self._agents.get(session.agent_id or "")
-            if agent is not None and agent.is_leaving:  # its sessions are with it until its process has ended
+            if agent is not None and agent.leaving:  # its sessions are with it until its process has ended
                 await agent.dispose()
             await session.decided()
             await session.until_not_ending()
             if session.status in ("closed", "deleted"):
                 return session
             agent = self._agents.get(session.agent_id or "")
-            leaves = agent is not None and agent.is_leaving and session.status == "active"
+            leaves = agent is not None and agent.leaving and session.status == "active"
             # Forgotten meanwhile, another is restored: what happens to this one nobody would hear of.
             if not leaves and self.sessions.get(session_id) is session:
                 return session
@@ -409,6 +425,113 @@ class AcpHost(HostCore):
         session = self.sessions.get(session_id)
         if session is not None and session.status in ("disconnected", "closed", "deleted"):
             del self.sessions[session_id]
+
+    # Sessions that an agent already has.
+
+    @asynccontextmanager
+    async def taking_up(
+        self,
+        agent: Agent,
+        session_id: str,
+        place: SessionPlace,
+        *,
+        to_load: bool | None = None,
+        reopen: bool = False,
+    ) -> AsyncIterator[ResumeOrLoad]:
+        """Keep others from taking it up meanwhile. Unless `to_load` is said, one that only the agent knows is loaded,
+        and so is a closed one that may be opened again (`reopen`)."""
+        found = self.sessions.get(session_id)
+        place = await self.checked(place)
+        stream = await self.find(session_id) if found is None else None
+        # From here on nothing is awaited until it is shown that it is taken up. Meanwhile whoever has no agent for it may have
+        # forgotten it: one that was known is known now, or the agent would be asked for it by our name.
+        if found is not None and session_id not in self.sessions:
+            self.sessions[session_id] = found
+        known = self.sessions.get(session_id)
+        if to_load is None:
+            to_load = known is None or (reopen and known.status == "closed")
+        if known is not None:
+            must_be_free(agent.id, known, to_load=to_load)
+        elif stream is not None:
+            must_not_have_ended(session_id, stream.info().state, to_load=to_load)
+        meta = place.meta(agent.definition, known.meta if known else None, agent_session_id=session_id)
+        with self.claim(session_id) if known is None else nullcontext():
+            yield ResumeOrLoad(self, agent, session_id, known, meta, place.mcp, resumes=not to_load)
+
+    async def ready_again(self, agent: Agent) -> None:
+        """Take up what its last process had, one after the other: one that was just restarted is not flooded."""
+        for session in self.sessions_of(agent):
+            if session.status != "disconnected":
+                continue
+            try:
+                async with self.taking_up(agent, session.id, SessionPlace(mcp=session.mcp)) as taken:
+                    await taken.resume_or_load()
+            except LegationError as error:
+                self._complain(
+                    session,
+                    f"not taken up again: {error.message}",
+                    DiagnosticCode.SESSION_RECOVERY_SKIPPED,
+                )
+
+    async def restore(self, session_id: str, *, ended: bool = False) -> Session | None:
+        """The one that is known, or that the store has: open, or closed to be opened again; `ended`: or closed for good."""
+        if (known := self.sessions.get(session_id)) is not None:
+            return known
+        stream = await self.find(session_id)
+        meta = read_meta(stream.info().meta) if stream else None
+        if stream is None or meta is None or stream.deleted:
+            return None
+        return self.restored(stream, meta) if ended or meta.reopens or not stream.closed else None
+
+    def restored(self, stream: Stream, meta: SessionMeta) -> Session:
+        """Restore it at once: whoever wants the same one finds it."""
+        if (known := self.sessions.get(stream.name)) is not None:
+            return known
+        ended = State.CLOSED if meta.reopens else State.TERMINATED
+        state = ended if stream.closed else State.DISCONNECTED
+        with self.claim(stream.name):
+            session = Session(stream, meta, self, state)
+            self.sessions[session.id] = session
+        if session.status != "closed":  # that it is was told when it was closed
+            session.publish()
+        return session
+
+    # How they end.
+
+    async def lost(self, agent: Agent) -> None:
+        """Disconnect the sessions of an agent whose process has ended, at once."""
+        for session in self.sessions_of(agent):
+            await session.lose_agent(agent.how_it_ended())
+            await self._free(session, agent)
+
+    async def _free(self, session: Session, agent: Agent | None) -> None:
+        await self.release_terminals(session)
+        if agent is not None:
+            agent.router.forget(session)
+
+    async def release_terminals(self, session: Session) -> None:
+        """Release its terminals. An application's faulty handler keeps no session open and no host alive."""
+        terminals = self.reverse.terminal
+        try:
+            if terminals is not None:
+                await terminals.cleanup_session(session.id)
+        except Exception as error:  # noqa: BLE001 - the handler's own fault, isolated and told
+            _log.exception("cannot release the terminals of session %s", session.id)
+            self._complain(session, f"its terminals could not be released: {type(error).__name__}")
+
+    async def _tell_agent(self, live: Driver, session: Session, status: str) -> None:
+        """Best effort: ours is ended whatever the agent says."""
+        tell = live.delete_session if status == "deleted" else live.close_session
+        try:
+            await tell(session.meta.agent_session_id, self.options.limits.start)
+        except LegationError as error:
+            self._complain(session, f"the agent could not be told that it is {status}: {error.message}")
+
+    def _complain(
+        self, session: Session, what: str, code: DiagnosticCode = DiagnosticCode.AGENT_PROCESS_ERROR
+    ) -> None:
+        told = Diagnostic(code=code, message=what, agent_id=session.agent_id, session_id=session.id)
+        self.stream.publish(told)
 
     # Events and permissions.
 
@@ -420,17 +543,24 @@ class AcpHost(HostCore):
         """Iterate over the same events."""
         return self._stream_of(session_id).stream.subscribe(from_seq)
 
-    def publish(self, payload: Payload) -> None:
-        """Append to the host's stream."""
-        self.stream.publish(payload)
+    async def snapshots(
+        self, session_id: str, from_seq: int = 0
+    ) -> AsyncIterator[tuple[Event, SnapshotFold]]:
+        """Iterate over the same events of a session, each with the snapshot of what was said up to it: `write` it
+        before the next one is taken, or leave it, which costs nothing."""
+        snapshot, stream = SnapshotFold(), self.session(session_id).stream
+        async for event in stream.subscribe(0):
+            snapshot.take(event)
+            if event.seq > from_seq:
+                yield event, snapshot
 
     def respond_permission(self, request_id: str, outcome: PermissionOutcome, *, by: str = "client") -> None:
         """The first answer counts, a second one is refused (INV-8). Where there is an approver nobody else answers."""
-        told = self.waiting.get(request_id)
+        told = self.stream.pending.get(request_id)
         if self.options.approver is None and told is not None and told.ask is not None:
             decision = decision_of(told.ask.options, outcome, by)
             self.session(told.session_id).talk.permissions.settle(request_id, decision)
-        elif self.options.approver is None and request_id in self.answered:
+        elif self.options.approver is None and request_id in self.stream.answered:
             raise AlreadyAnswered(
                 f"cannot answer permission {request_id}: it was answered or withdrawn before"
             )
@@ -466,6 +596,33 @@ class AcpHost(HostCore):
                 raise outcome
 
     # Finding things.
+
+    @contextmanager
+    def claim(self, session_id: str) -> Iterator[None]:
+        """While a session of that name is being made, nobody else makes one."""
+        if session_id in self.sessions or session_id in self._claimed or session_id == HOST_STREAM:
+            raise Conflict(f"cannot create session {session_id}: there is one of that name; give another")
+        self._claimed.add(session_id)
+        try:
+            yield
+        finally:
+            self._claimed.discard(session_id)
+
+    def sessions_of(self, agent: Agent) -> list[Session]:
+        return [session for session in self.sessions.values() if session.agent_id == agent.id]
+
+    async def checked(self, place: SessionPlace) -> SessionPlace:
+        """Resolved. A session may work in nothing of Legation's own, but in the folder that was made for it."""
+        place = await place.resolved()
+        named = place.directories if place.cwd is None else (place.cwd, *place.directories)
+        await asyncio.to_thread(self.forbidden.check_session, [Path(each) for each in named])
+        return place
+
+    async def find(self, session_id: str) -> Stream | None:
+        return await self.log.find(session_id, self.options.workspace)
+
+    async def session_stream(self, session_id: str) -> Stream:
+        return await self.log.stream(session_id, self.options.workspace)
 
     def _must_be_open(self) -> None:
         if not self._entered:

@@ -14,7 +14,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from legation.agents.catalogue.catalogue import Catalogue
+from legation.agents.driver import AskingModes, SessionStart
+from legation.agents.drivers import DriverName
 from legation.errors import Cancelled, InvalidParams, NotFound, TimedOut, Unavailable
 from legation.host.options import AgentDefinition
 from legation.redact import Redactor
@@ -27,7 +31,9 @@ if TYPE_CHECKING:
     from legation.agents.catalogue.entries import CatalogueEntry
     from legation.agents.catalogue.options import AgentOptions
     from legation.agents.catalogue.program import Start
+    from legation.host.host import AcpHost
     from legation.secret import Secret
+    from legation.wire.event_types import AgentUpdated
 
 
 INSTALL_LIMIT: Final = 900.0  # seconds for an agent to arrive from its registry: the network's time
@@ -42,6 +48,19 @@ class Launch:
     definition: AgentDefinition
     key_method: str | None = None
     keys: tuple[Secret, ...] = ()
+
+
+class AgentProgram(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Start of an agent as a worker gives it, in the place of a command line that speaks ACP. `trusted`: what the folder it works in
+    says for agents counts."""
+
+    command: str
+    driver: DriverName = "acp"
+    args: tuple[str, ...] = ()
+    beginning: SessionStart = msgspec.field(default_factory=SessionStart)
+    modes: AskingModes = msgspec.field(default_factory=AskingModes)
+    key_method: str | None = None
+    trusted: bool = False
 
 
 def launch_of(
@@ -72,6 +91,30 @@ def launch_of(
     methods = (method for name, method in entry.key_methods.items() if name in keys)
     hidden = tuple(key for key in keys.values() if entry.is_key(key.name))
     return Launch(definition, next(methods, None), hidden)
+
+
+async def start_agent(host: AcpHost, launch: Launch, *, terminals: bool = False) -> AgentUpdated:
+    """Start an agent with its key: there is one that is ready for sessions, or none."""
+    try:
+        started = await host.spawn_agent(launch.definition, terminals=terminals)
+    except BaseException:
+        await asyncio.shield(_forget_failed(host))
+        raise
+    offered = {str(each.get("id")) for each in started.auth_methods or ()}
+    if launch.key_method in offered:
+        try:
+            await host.authenticate(started.agent_id, str(launch.key_method))
+        except BaseException:
+            await asyncio.shield(host.dispose_agent(started.agent_id))
+            raise
+    return started
+
+
+async def _forget_failed(host: AcpHost) -> None:
+    """Agents that never came to life: whoever wanted one is told, and nothing is to be known of it."""
+    for agent in host.get_agents():
+        if agent.reason in ("spawn-failed", "initialize-failed"):
+            await host.dispose_agent(agent.agent_id)
 
 
 def hide(keys: Iterable[Secret], redactor: Redactor) -> None:

@@ -27,6 +27,7 @@ import msgspec
 from msgspec import UNSET
 
 from legation.agents.driver import Driver, OpenRequest
+from legation.agents.modes import OFFER_TYPES, Offers, OpenedSession, Put, put_into_asking
 from legation.agents.rpc import AgentRefused, printable
 from legation.errors import (
     AgentError,
@@ -38,7 +39,7 @@ from legation.errors import (
     TransportClosed,
 )
 from legation.host.agent import Agent
-from legation.host.options import OFFER_TYPES, Offers, OpenedSession, Put, SessionMeta, put_into_asking
+from legation.host.options import SessionMeta
 from legation.host.router import Held
 from legation.host.session import Session
 from legation.host.turn import CutWords
@@ -61,7 +62,7 @@ from legation.wire.event_types import (
 from legation.wire.events import UNRECOGNIZED, Draft, Event, Payload
 
 if TYPE_CHECKING:
-    from legation.host.lifecycle import HostCore
+    from legation.host.host import AcpHost
 
 LONGEST: Final = 1024 * 1024  # bytes of an event that is looked into
 STEP: Final = 500  # events that are folded before others have their turn,
@@ -314,7 +315,7 @@ class ResumeOrLoad:
     """One session, to be taken up by one agent. One that is not `known` is made once there is something to show. `resumes`:
     else only a load does it, of one that was closed or that only the agent knows."""
 
-    core: HostCore
+    core: AcpHost
     agent: Agent
     session_id: str
     known: Session | None
@@ -327,10 +328,6 @@ class ResumeOrLoad:
         meta = self.meta
         return OpenRequest(meta.cwd, self.mcp, meta.additional_directories, meta.agent_session_id)
 
-    @property
-    def _limit(self) -> float:
-        return self.core.options.limits.start
-
     async def resume_or_load(self) -> SessionUpdated:
         """Resume where it may and the agent can, load where it refuses. An end meanwhile is no refusal."""
         live = self.agent.running()
@@ -342,7 +339,11 @@ class ResumeOrLoad:
             except AgentExited as exited:
                 raise self._not_taken_up(exited) from None
             except LegationError as refused:
-                self._must_not_have_ended(refused)
+                # A load would open again what was closed while the agent refused to resume it.
+                if self.known is not None and (
+                    self.known.ending or self.known.status in ("closed", "deleted")
+                ):
+                    raise _closed_meanwhile(self.known) from refused
                 if not live.can_load:
                     raise self._not_taken_up(refused) from None
         if live.can_load:
@@ -355,11 +356,6 @@ class ResumeOrLoad:
         how = "" if self.resumes or self.known is None else "it was closed, and "
         another = "start another" if self.known is None else IN_A_NEW_ONE
         raise CapabilityUnsupported(f"cannot take up session {self.session_id}: {how}{name} {why}; {another}")
-
-    def _must_not_have_ended(self, refused: LegationError) -> None:
-        """A load would open again what was closed while the agent refused to resume it."""
-        if self.known is not None and (self.known.ending or self.known.status in ("closed", "deleted")):
-            raise _closed_meanwhile(self.known) from refused
 
     def _not_taken_up(self, refused: LegationError) -> LegationError:
         """Say all that the agent said, and what can be done."""
@@ -377,7 +373,7 @@ class ResumeOrLoad:
         live = self.agent.running()
         async with self._staged() as held:
             try:
-                setup = await live.load_session(self._request, self._limit, on_answer=held.mark)
+                setup = await live.load_session(self._request, self.core.limits.start, on_answer=held.mark)
                 setup, puts = await self._put_right(live, setup)
                 session = await self._session()
                 told = await account_of(in_one_batch(held.replay))
@@ -406,7 +402,7 @@ class ResumeOrLoad:
     async def resume(self) -> SessionUpdated:
         live = self.agent.running()
         async with self._staged() as held:
-            setup = await live.resume_session(self._request, self._limit, on_answer=held.mark)
+            setup = await live.resume_session(self._request, self.core.limits.start, on_answer=held.mark)
             setup, puts = await self._put_right(live, setup)
             session = await self._session()
             if session.stream.info().state != "open":
@@ -422,7 +418,7 @@ class ResumeOrLoad:
         modes, said = self.agent.definition.modes, Offers.of(setup)
         unsaid = self.known.offers.modes if self.known is not None and said.modes is None else None
         offers = said if unsaid is None else Offers(unsaid, said.options)
-        opening = OpenedSession(live, self.meta.agent_session_id, offers, self._limit, modes)
+        opening = OpenedSession(live, self.meta.agent_session_id, offers, self.core.limits.start, modes)
         puts = await put_into_asking(opening, modes)
         if unsaid is not None and opening.offers.modes == unsaid and not puts:
             try:
@@ -443,7 +439,7 @@ class ResumeOrLoad:
                 self.known.begin_attach()
                 undo.callback(self.known.give_up_attach)
             held = router.hold(name)
-            undo.callback(router.drop, name)
+            undo.callback(router.release, name)
             yield held
             undo.pop_all()
 
@@ -491,8 +487,8 @@ class ResumeOrLoad:
         session.note(Diagnostic(code=code, message=what, agent_id=self.agent.id))
 
     def _diagnose(self, code: DiagnosticCode, what: str) -> None:
-        stream = self.core.stream
-        stream.diagnose(code, what, agent_id=self.agent.id, session_id=self.session_id)
+        told = Diagnostic(code=code, message=what, agent_id=self.agent.id, session_id=self.session_id)
+        self.core.stream.publish(told)
 
 
 def _closed_meanwhile(session: Session) -> SessionClosed:

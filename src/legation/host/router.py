@@ -9,10 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from legation.agents.rpc import RpcFault, printable
+from msgspec.structs import replace
+
+from legation.agents.rpc import RpcFault, printable, read_params
 from legation.errors import AgentError, Conflict, LegationError
 from legation.host.requests.asks import answer_without_session
-from legation.host.requests.handlers import ExtensionHandler, decode
+from legation.host.requests.handlers import ExtensionHandler
 from legation.host.session import Session
 from legation.store.stream import Stream
 from legation.wire.acp.methods import (
@@ -28,7 +30,7 @@ from legation.wire.event_types import AgentExited, Diagnostic, DiagnosticCode, E
 from legation.wire.events import Draft
 
 if TYPE_CHECKING:
-    from legation.host.lifecycle import HostCore
+    from legation.host.host import AcpHost
 
 EARLY_KEPT = 10_000  # updates kept for sessions that nobody has opened yet
 EARLY_BYTES = 16 * 1024 * 1024  # of them
@@ -63,7 +65,7 @@ class Held:
 class MessageRouter:
     """The `AgentListener` of one agent."""
 
-    def __init__(self, agent_id: str, core: HostCore) -> None:
+    def __init__(self, agent_id: str, core: AcpHost) -> None:
         self._agent_id = agent_id
         self._log = core.log
         self._host = core.stream
@@ -76,7 +78,9 @@ class MessageRouter:
         self._expecting = 0  # sessions that are being made, whose names nobody knows yet
         self._left: dict[str, None] = {}  # sessions that were closed
         self._tally: Counter[DiagnosticCode] = Counter()
+        self._quiet: Counter[DiagnosticCode] = Counter()  # of them, those since somebody was told
         self._asking: set[Stream] = set()  # where a permission is looked into
+        self._told: set[Session] = set()  # something since there was room: of many, few are
         self._untold: list[Diagnostic] = []  # while there was no session to tell it to
         self._exited: AgentExited | None = None
         self._own_requests: dict[asyncio.Task[object], list[Session]] = {}  # requests of its own that wait
@@ -123,6 +127,7 @@ class MessageRouter:
     def forget(self, session: Session) -> None:
         if self._sessions.get(session.meta.agent_session_id) is session:
             del self._sessions[session.meta.agent_session_id]
+            self._told.discard(session)
             self._left[session.meta.agent_session_id] = None
             if len(self._left) > LEFT_KEPT:
                 del self._left[next(iter(self._left))]
@@ -139,13 +144,7 @@ class MessageRouter:
         return held
 
     def release(self, agent_session_id: str) -> None:
-        """Deliver what came after the answer: it is live."""
-        held = self._held.pop(agent_session_id)
-        if held.after:
-            self.updates(agent_session_id, held.after)
-
-    def drop(self, agent_session_id: str) -> None:
-        """The session was not taken up after all. What came after the refusal is live where it is open."""
+        """Hold nothing back any more, whether or not it was taken up. What came after the answer is live where it is open."""
         held = self._held.pop(agent_session_id, None)
         if held is not None and held.after and agent_session_id in self._sessions:
             self.updates(agent_session_id, held.after)
@@ -202,24 +201,26 @@ class MessageRouter:
         """A session that takes no more must not end the reading of the others' messages."""
         if not drafts:
             return
+        self._told.add(session)
         try:
             session.updates(drafts)
         except LegationError as error:
-            code, what = (
-                DiagnosticCode.AGENT_UNKNOWN_SESSION,
-                f"dropped {len(drafts)} updates: {error.message}",
-            )
-            if (told := self._counted(code, what, len(drafts))) is not None:
-                self._host.diagnose(code, told, agent_id=self._agent_id)
+            code = DiagnosticCode.AGENT_UNKNOWN_SESSION
+            told = self._counted(code, f"dropped {len(drafts)} updates: {error.message}", len(drafts))
+            if told is not None:
+                self._host.publish(Diagnostic(code=code, message=told, agent_id=self._agent_id))
 
     def trouble(self, code: DiagnosticCode, message: str) -> None:
         """Told to the host and to every session of the agent: nobody knows whose it was."""
         for session in self._sessions.values():
             session.heard()
         if (told := self._counted(code, message)) is not None:
-            self._host.diagnose(code, told, agent_id=self._agent_id)
-            for session in self._sessions.values():
-                session.note(Diagnostic(code=code, message=told, agent_id=self._agent_id))
+            self._tell_all(Diagnostic(code=code, message=told, agent_id=self._agent_id))
+
+    def _tell_all(self, noted: Diagnostic) -> None:
+        self._host.publish(noted)
+        for session in self._sessions.values():
+            session.note(noted)
 
     def _tell(
         self, code: DiagnosticCode, message: str, session: Session | None = None, *, count: int = 1
@@ -229,8 +230,8 @@ class MessageRouter:
         told = self._counted(code, message, count)
         if told is None:
             return
-        self._host.diagnose(code, told, agent_id=self._agent_id, session_id=session.id if session else None)
         noted = Diagnostic(code=code, message=told, agent_id=self._agent_id)
+        self._host.publish(replace(noted, session_id=session.id if session else None))
         for each in (session,) if session else self._sessions.values():
             each.note(noted)
         if not session and not self._sessions:
@@ -243,7 +244,15 @@ class MessageRouter:
         if so_far <= ONE_BY_ONE:
             return message
         told = before < ONE_BY_ONE or len(str(so_far)) > len(str(before))
+        self._quiet[code] = 0 if told else self._quiet[code] + count
         return f"{message} ({so_far} so far)" if told else None
+
+    def tell_unasked(self) -> None:
+        """Tell of the asks whose refusal nobody was told, for they were many: none of a turn is left out at its end."""
+        code = DiagnosticCode.AGENT_UNREADABLE_PERMISSION
+        if more := self._quiet.pop(code, 0):
+            what = f"{more} more asks of the agent were refused so, and nobody was asked ({self._tally[code]} so far)"
+            self._tell_all(Diagnostic(code=code, message=what, agent_id=self._agent_id))
 
     def notification(self, method: str, params: bytes) -> None:
         """Record an extension, which is how clients hear of it. The protocol says to ignore other unknown ones."""
@@ -257,13 +266,13 @@ class MessageRouter:
         if method == ClientMethod.REQUEST_PERMISSION:
             return self._permission(params)
         if method == ClientMethod.ELICITATION_CREATE and self._reverse.questions is not None:
-            return self._question(decode(params, CreateElicitationRequest))
+            return self._question(read_params(params, CreateElicitationRequest))
         if _is_extension(method) and self._extensions is not None:
             return self._extension(self._extensions, method, params)
-        serve = self._reverse.method(method)
+        serve = self._reverse.methods.get(method)
         if serve is None:
             raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"{method} is not offered")
-        session = self._session(decode(params, SessionRequest).session_id)
+        session = self._session(read_params(params, SessionRequest).session_id)
         session.heard()
         service = self._reverse.service(method, params)
         if service is None:
@@ -275,13 +284,12 @@ class MessageRouter:
     def _meant(self, params: bytes) -> list[Session]:
         """The session that an extension names, else all that the agent has."""
         try:
-            named = decode(params or b"{}", _Named).session_id
+            named = read_params(params or b"{}", _Named).session_id
         except RpcFault:
             named = None
-        if named is None:
-            return list(self._sessions.values())
-        found = self._sessions.get(named)
-        return [found] if found is not None else []
+        found = [each for name, each in self._sessions.items() if named in (None, name)]
+        self._told.update(found[:1])  # it is noted in the first alone
+        return found
 
     def _extension(self, extensions: ExtensionHandler, method: str, params: bytes) -> asyncio.Future[object]:
         sessions = self._meant(params)
@@ -307,9 +315,11 @@ class MessageRouter:
         """Never an error: some agents hang after one. What nobody could be asked about, nobody has allowed."""
         session: Session | None = None
         try:
-            session = self._session(decode(params, SessionRequest).session_id)
-            request = decode(params, RequestPermissionRequest)
-            self._tell_unknown_kinds(session, request)
+            session = self._session(read_params(params, SessionRequest).session_id)
+            request = read_params(params, RequestPermissionRequest)
+            unknown = [each.kind for each in request.options if each.kind not in PERMISSION_OPTION_KINDS]
+            if unknown or not request.options:
+                self._tell_unknown_kinds(session, unknown)
             answer = session.talk.permission(request)
             self._asking.add(session.stream)
             return answer
@@ -319,13 +329,11 @@ class MessageRouter:
             self._tell(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what, session)
             return _now(RequestPermissionResponse(outcome=CancelledOutcome()))
 
-    def _tell_unknown_kinds(self, session: Session, request: RequestPermissionRequest) -> None:
-        unknown = [each.kind for each in request.options if each.kind not in PERMISSION_OPTION_KINDS]
-        if unknown or not request.options:
-            kinds = ", ".join(_shown(kind) for kind in unknown[:SHOWN_KINDS])
-            offers = f"options of kinds that nobody knows ({kinds})" if unknown else "no options"
-            what = f"the agent asks for a permission and offers {offers}: none of these is ever chosen"
-            self._tell(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what, session)
+    def _tell_unknown_kinds(self, session: Session, unknown: list[str]) -> None:
+        kinds = ", ".join(_shown(kind) for kind in unknown[:SHOWN_KINDS])
+        offers = f"options of kinds that nobody knows ({kinds})" if unknown else "no options"
+        what = f"the agent asks for a permission and offers {offers}: none of these is ever chosen"
+        self._tell(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what, session)
 
     def _question(self, request: CreateElicitationRequest) -> Awaitable[object]:
         if request.session_id is None:
@@ -352,13 +360,15 @@ class MessageRouter:
         await self._log.room()
         while self._asking:
             await self._asking.pop().filled()
-        for session in [*self._sessions.values()]:
+        for session in [*self._told]:
             await session.room()
+            self._told.discard(session)
 
     def _session(self, name: str) -> Session:
         session = self._sessions.get(name)
         if session is None:
             raise RpcFault(ErrorCode.INVALID_PARAMS, f"there is no such session: {_shown(name)}")
+        self._told.add(session)
         return session
 
 

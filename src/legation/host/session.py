@@ -17,6 +17,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from legation.agents.driver import AskingModes, Driver
+from legation.agents.modes import (
+    OFFER_TYPES,
+    Offers,
+    Put,
+    must_stay_asking,
+    put_into_asking,
+    setup_facts,
+    unasking_mode,
+)
 from legation.agents.rpc import UNWRITABLE
 from legation.errors import (
     AgentExited,
@@ -27,17 +36,7 @@ from legation.errors import (
     SessionClosed,
 )
 from legation.host.conversation import Conversation
-from legation.host.options import (
-    OFFER_TYPES,
-    Offers,
-    Put,
-    SessionMeta,
-    must_stay_asking,
-    put_into_asking,
-    read_meta,
-    setup_facts,
-    unasking_mode,
-)
+from legation.host.options import SessionMeta, read_meta
 from legation.host.turn import TOOL_CALL_TYPES
 from legation.store.stream import Receipt, ReservedEvent, Stream
 from legation.wire import event_types, jsontext
@@ -49,6 +48,10 @@ from legation.wire.event_types import (
     PermissionAnswered,
     PermissionAsked,
     PermissionUpdated,
+    PromptFinished,
+    PromptStarted,
+    QuestionAnswered,
+    QuestionAsked,
     SessionReset,
     SessionStatus,
     SessionUpdated,
@@ -59,7 +62,7 @@ from legation.wire.events import Draft, Payload
 
 if TYPE_CHECKING:
     from legation.host.agent import Agent
-    from legation.host.lifecycle import HostCore
+    from legation.host.host import AcpHost
 
 PUT_BACK = 3  # times that an agent which leaves its asking mode is put back: one that insists is told of
 LOST_LIMIT = 10.0  # seconds from the end of an agent to that of its sessions with it: the host's time
@@ -117,6 +120,7 @@ class Act(StrEnum):
     DELETE = "delete", "with its history; where a turn runs, the server says 409 before it comes to that"
 
 
+_OBSERVED: Final = (PromptStarted, PromptFinished, QuestionAsked, QuestionAnswered)
 _END: Final = {Act.CLOSE: State.CLOSED, Act.TERMINATE: State.TERMINATED, Act.DELETE: State.DELETED}
 # From where, by what, to where (None: back to the one before); docs/reference/session-states.md is drawn from it.
 TABLE: Final[Mapping[State, Mapping[Act, State | None]]] = {
@@ -143,9 +147,7 @@ TABLE: Final[Mapping[State, Mapping[Act, State | None]]] = {
 class Session:
     """`id` is Legation's and names the stream; what the agent calls it is in `meta`."""
 
-    def __init__(
-        self, stream: Stream, meta: SessionMeta, core: HostCore, state: State = State.MAKING
-    ) -> None:
+    def __init__(self, stream: Stream, meta: SessionMeta, core: AcpHost, state: State = State.MAKING) -> None:
         self.id = stream.name
         self.stream = stream
         self._meta = stream.meta, meta  # as it is written, and as it is read
@@ -156,6 +158,7 @@ class Session:
         self._ends = asyncio.Lock()  # held by whoever ends it
         self.reason: str | None = None  # why it is in its status, where there is more to say
         self.agent_id: str | None = None
+        self.home: str | None = None  # of its agent
         self.mcp: tuple[McpServer, ...] = ()  # with their secrets, so in memory only
         self.has_config = False  # whether the agent ever said that it has options
         self.offers = Offers()
@@ -166,6 +169,7 @@ class Session:
         self.exit: AgentExitedEvent | None = None  # of its last agent, where that has ended
         self._owner: Agent | None = None  # whose process is, or was, the one below
         self.process: Driver | None = None  # of its agent, to be told from the next
+        self.holder: object = None  # what is to be in memory for as long as the host has the session
         self._core = core
         self.heard_at = core.clock.monotonic()
         self._limit = core.options.limits.start  # the agent's time for an answer
@@ -202,7 +206,7 @@ class Session:
 
     async def room(self) -> None:
         """Wait until what the agent has said and done is stored, judged and noted, but for a little of it."""
-        await self.stream.room()
+        await self._core.log.room(self.stream)
         while len(at_work := self._saving | self.talk.judging) > MOST_AT_WORK:
             await asyncio.wait(at_work, return_when=asyncio.FIRST_COMPLETED)
 
@@ -221,13 +225,7 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        return self.talk.busy
-
-    @property
-    def home(self) -> str | None:
-        """Home of its agent."""
-        name = self.meta.agent_definition_id
-        return None if name is None else str(self._core.homes.home(name))
+        return self.talk.turn is not None
 
     def must_be_usable(self, what: str) -> None:
         if self.status in ("closed", "deleted"):
@@ -241,6 +239,11 @@ class Session:
         if self._owner is not None:
             await self._owner.restart(why)
 
+    def tell_unasked(self) -> None:
+        """Tell of what its agent asked and nobody was told of."""
+        if self._owner is not None:
+            self._owner.router.tell_unasked()
+
     def snapshot(self) -> SessionUpdated:
         return self.meta.snapshot(self.id, self.status, self.agent_id)
 
@@ -251,6 +254,7 @@ class Session:
         self._losing = False
         self._move(Act.ATTACHED)
         self.agent_id, self._owner, self.process, self.mcp = agent.id, agent, live, mcp
+        self.home = str(agent.definition.home or self._core.homes.home(agent.definition.name))
         self.modes, self._put_back, self._stuck_in = agent.definition.modes, 0, None
         self.has_config |= setup.config_options is not None
         said = Offers.of(setup)
@@ -342,6 +346,7 @@ class Session:
             self._look_at_mode()
 
     async def set_mode(self, mode: str) -> None:
+        self.must_be_usable("set the mode of")
         if self.offers.modes is None:
             raise CapabilityUnsupported(
                 f"cannot set the mode of session {self.id}: its agent named no modes; leave it"
@@ -351,6 +356,7 @@ class Session:
         self.chosen(self.offers.in_mode(mode))
 
     async def set_option(self, option: str, value: str | bool) -> tuple[ConfigOption, ...]:
+        self.must_be_usable("configure")
         if not self.has_config:
             raise CapabilityUnsupported(
                 f"cannot configure session {self.id}: its agent named no options; leave it"
@@ -492,41 +498,39 @@ class Session:
         with suppress(Conflict, InvalidParams):
             self.stream.append([Draft(ExtensionMessage.event_type(), raw)])
 
-    def note_permission(self, payload: Payload) -> Receipt | None:
-        """Append it to the session's stream, and its projection to the host's."""
-        receipt = self.note(payload)
+    def note_permission(self, payload: Payload, place: ReservedEvent | None = None) -> Receipt | None:
+        """Append it to the session's stream, or fill the place that it has there; and its projection to the host's."""
+        receipt = None
+        if place is None:
+            receipt = self.note(payload)
+        else:
+            place.fill(event_types.draft(payload))
         match payload:
             case PermissionAsked():
-                self._publish_asked(payload)
+                told = PermissionUpdated(id=payload.id, session_id=self.id, state="pending", ask=payload)
+                self._core.stream.publish(told)
             case PermissionAnswered(id=name, outcome=outcome, by=by):
                 state: Literal["superseded", "answered"] = (
                     "superseded" if outcome == "superseded" else "answered"
                 )
-                self._core.permission_answered(name)
                 told = PermissionUpdated(id=name, session_id=self.id, state=state, outcome=outcome, by=by)
                 self._core.stream.publish(told)
         return receipt
 
-    def reserve_permission(self, asked: PermissionAsked) -> Callable[[PermissionAsked], None]:
-        """Reserve its place among the updates; what is returned fills it. It is told to nobody before that."""
-        place: ReservedEvent | None = None
+    def reserve_permission(self, asked: PermissionAsked) -> ReservedEvent | None:
+        """Reserve its place among the updates; None where the session takes no more. It is told to nobody before that is
+        filled."""
         with suppress(Conflict, InvalidParams):
-            place = self.stream.reserve(self._draft(asked))
-
-        def fill(told: PermissionAsked) -> None:
-            if place is not None:
-                place.fill(event_types.draft(told))
-            self._publish_asked(told)
-
-        return fill
-
-    def _publish_asked(self, asked: PermissionAsked) -> None:
-        told = PermissionUpdated(id=asked.id, session_id=self.id, state="pending", ask=asked)
-        self._core.waiting[asked.id] = told
-        self._core.stream.publish(told)
+            return self.stream.reserve(self._draft(asked))
+        return None
 
     def record(self, *payloads: Payload) -> Receipt:
-        return self.stream.append([self._draft(payload) for payload in payloads])
+        receipt = self.stream.append([self._draft(payload) for payload in payloads])
+        if (observe := self._core.options.observe) is not None:
+            for payload in payloads:
+                if isinstance(payload, _OBSERVED):
+                    observe(self.id, payload)
+        return receipt
 
     def _draft(self, payload: Payload) -> Draft:
         try:

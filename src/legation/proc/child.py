@@ -5,7 +5,9 @@ tree is killed and reaped, its descriptors are closed and its registry file is r
 INV-2: every wait on the way down is bounded: close stdin, TERM the group, KILL the group, sweep, reap, drain.
 INV-3: what the child had written is delivered, even if the reader was behind.
 
-A detached child is the exception to INV-1 at the end of the event loop: it lives on, though its pipes do not.
+A detached child is the exception to INV-1 at the end of the event loop: it lives on, and is released for a later owner.
+Its process is its keeper (`legation.proc.keeper`): what ends by itself, or by a signal to all but the keeper, is on file
+with its exit. That file, unlike others, stays until `forget`: an owner killed before it took note has a successor.
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import IO, Any, Final, Self, TypeVar
 
-from legation.errors import TimedOut, Unavailable
+import msgspec
+
+from legation.errors import InvalidParams, TimedOut, Unavailable
 from legation.proc.lines import (
     BUFFER_LIMIT,
     MAX_LINE,
@@ -38,7 +42,17 @@ from legation.proc.lines import (
     ignored,
     unchanged,
 )
-from legation.proc.tree import SWEEP_LIMIT, SWEEP_PAUSE, Look, Process, ProcessTree, release_mark, strike
+from legation.proc.tree import (
+    SWEEP_LIMIT,
+    SWEEP_PAUSE,
+    Look,
+    Process,
+    ProcessTree,
+    process,
+    release_mark,
+    send,
+    strike,
+)
 
 # How a child ended, and the moment it does, without taking its exit code from the kernel.
 #
@@ -46,8 +60,7 @@ from legation.proc.tree import SWEEP_LIMIT, SWEEP_PAUSE, Look, Process, ProcessT
 # ever meeting a later process of the same number.
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(msgspec.Struct, frozen=True):
     """A code, or the signal that ended it, or neither if somebody else took the exit code first."""
 
     code: int | None
@@ -82,10 +95,12 @@ def peek(pid: int, *, block: bool = False) -> Exit | None:
 
 
 class ExitWatch:
-    """`ended` gets the exit as soon as there is one: from a pidfd, or from a thread where there are none."""
+    """`ended` gets the exit as soon as there is one: from a pidfd, or from a thread where there are none. `peek` is
+    another way to look than at a child of ours; it never blocks."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, peek: Callable[[], Exit | None] | None = None) -> None:
         self._pid = pid
+        self._peek = peek
         self._loop = asyncio.get_running_loop()
         self._descriptor: int | None = None
         self.ended: asyncio.Future[Exit] = self._loop.create_future()
@@ -94,6 +109,9 @@ class ExitWatch:
             self._loop.add_reader(self._descriptor, self._look)
         except OSError:
             threading.Thread(target=self._wait, name=f"legation-exit-{pid}", daemon=True).start()
+        else:
+            if peek is not None:
+                self._look()  # the number may have been another's already when we opened it
 
     def close(self) -> None:
         if self._descriptor is not None:
@@ -102,19 +120,26 @@ class ExitWatch:
             self._descriptor = None
 
     def _look(self) -> None:
-        found = peek(self._pid)
+        found = peek(self._pid) if self._peek is None else self._peek()
         if found is not None:
             self._resolve(found)
             self.close()
 
     def _wait(self) -> None:
-        found = peek(self._pid, block=True)
+        found = self._blocking()
         if found is None:
             return
         try:
             self._loop.call_soon_threadsafe(self._resolve, found)
         except RuntimeError:  # the loop has been closed, nobody waits any more
             return
+
+    def _blocking(self) -> Exit | None:
+        if self._peek is None:
+            return peek(self._pid, block=True)
+        while (found := self._peek()) is None and not self._loop.is_closed():
+            time.sleep(_PEEK_PAUSE)
+        return found
 
     def _resolve(self, found: Exit) -> None:
         if not self.ended.done():
@@ -126,19 +151,44 @@ class ExitWatch:
 # The kernel's time to carry out KILL; a process stuck in the kernel takes longer.
 KILL_LIMIT: Final = 5.0
 _KILL_PAUSE: Final = 0.002
+# Between looks at a process that is no child of ours, where the kernel has no pidfd.
+_PEEK_PAUSE: Final = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class StartedChild:
+class DetachedRecord(msgspec.Struct, frozen=True):
+    """The file of a detached child: how it ended, as its keeper wrote, and the way to leave it to a later owner."""
+
+    ended: Callable[[], Exit | None]
+    release: Callable[[], None]
+
+
+class StartedChild(msgspec.Struct, frozen=True):
     name: str
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | None  # None if it was adopted
     tree: ProcessTree
     mark: int | None
-    detached: bool
     unregister: Callable[[], None]
+    record: DetachedRecord | None = None  # of a detached one
+    status: int | None = None  # where its keeper says that it has started it; closed by whoever hears that
+
+    def peek(self) -> Exit | None:
+        """Look how it ended; None while it runs."""
+        if self.record is None:
+            return peek(self.tree.pid)
+        found = process(self.tree.pid)
+        if found is not None and found.started == self.tree.started and not found.dead:
+            return None
+        # A keeper that was itself killed leaves none.
+        return self.record.ended() or Exit(None, None)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the whole process group."""
+        """Send a signal to the whole process group; of a detached child to all but its keeper, and KILL to its tree."""
+        if self.record is not None:
+            for each in self.tree.members(Look()):
+                if number is signal.SIGKILL or each.group == self.tree.pid:
+                    send(each, number)
+            return
+        assert self.process is not None
         if self.process.returncode is not None or peek(self.tree.pid) == Exit(None, None):
             return  # its exit code was taken, by us or another: the number may be another group's by now
         try:
@@ -149,25 +199,48 @@ class StartedChild:
     def kill(self) -> None:
         """The whole tree, without an event loop; blocks, for milliseconds unless something is stuck."""
         self.tree.observe()
+        if self.record is not None:
+            self.end_keeper()  # first, or it might start the child yet
         self.signal(signal.SIGKILL)
         deadline = time.monotonic() + KILL_LIMIT
-        while peek(self.tree.pid) is None and time.monotonic() < deadline:
+        while self.peek() is None and time.monotonic() < deadline:
             time.sleep(_KILL_PAUSE)
         self.tree.sweep()
 
+    def end_keeper(self) -> None:
+        found = process(self.tree.pid)
+        if found is not None and found.started == self.tree.started:
+            send(found, signal.SIGKILL)
+
     def discard(self) -> None:
-        """Undo the start; blocks."""
+        """Undo the start, or the adoption; blocks."""
+        if self.process is None:
+            self.release()
+            return
         self.kill()
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
         self.forget()
+        self.unregister()
+
+    def release(self) -> None:
+        """Leave a detached child to a later owner."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.returncode = 0  # nobody will wait for it, and Python need not warn of that
+        if self.record is not None:
+            self.record.release()
+        release_mark(self.mark)
 
     def forget(self) -> None:
         """After its end: take the exit code and give back what was set aside for it."""
-        self.process.poll()
+        if self.process is not None:
+            self.process.poll()
+        else:
+            self.tree.reap()  # the keeper of an owner below us became our child when that one died
         release_mark(self.mark)
-        self.unregister()
+        if self.record is None:
+            self.unregister()
 
 
 # One thread that starts every child, looks at all processes for whoever asks, and never ends.
@@ -277,6 +350,8 @@ TERM_GRACE: Final = 2.0
 # The same two where whoever started it is ending itself and has promised to be gone within a second.
 HURRIED_GRACE: Final = 0.2
 HURRIED_TERM_GRACE: Final = 0.2
+# The keeper's time to write how a killed child ended, and to end what is left.
+KEEPER_GRACE: Final = 10.0
 # The time of what has escaped the sweep and holds the pipes open after the child's exit.
 LINGER: Final = 1.0
 # The loop's time to close our ends of the pipes.
@@ -287,8 +362,7 @@ ADOPTED_PERIOD: Final = 30.0
 LOOK_LIMIT: Final = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Pipes:
+class Pipes(msgspec.Struct, frozen=True):
     """The way in which a child's output is read. `redact` is applied once to each block of lines, before anybody sees it."""
 
     max_line: int = MAX_LINE
@@ -332,7 +406,7 @@ class Child:
                     f"cannot start {child.name!r}: {error.strerror}; end other programs or raise the limit and try again"
                 ) from error
             raise
-        child._watch = ExitWatch(child.pid)
+        child._watch = ExitWatch(child.pid, None if started.record is None else started.peek)
         child._hurried = asyncio.get_running_loop().create_future()
         child._life = asyncio.create_task(child._live(), name=f"legation-child-{child.pid}")
         return child
@@ -385,6 +459,20 @@ class Child:
         if not self._hurried.done():
             self._hurried.set_result(None)
 
+    async def release(self) -> None:
+        """Leave a detached child to a later owner, in this process or another; this handle is of no more use."""
+        if self._own.record is None:
+            raise InvalidParams(f"cannot release {self.name!r}: it is not detached and ends with us; stop it")
+        self._life.cancel()
+        await asyncio.wait({self._life})
+        self._watch.close()
+        self._own.release()  # a second time does no harm, and a task cancelled before its first step did not
+
+    def forget(self) -> None:
+        """Remove the record of how a detached child ended: whoever calls this has taken note of it."""
+        if self._own.record is not None and self._life.done():
+            self._own.unregister()
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -392,10 +480,14 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+        self.forget()
 
     async def _connect_pipes(self) -> None:
         process = self._own.process
-        assert process.stdin is not None
+        if process is None or process.stdin is None:  # files: what they hold is read there
+            for pipe in (self._stdin, self._stdout, self._stderr):
+                pipe.connection_lost(None)
+            return
         assert process.stdout is not None
         assert process.stderr is not None
         self._pipe_size = _widened(process.stdout)
@@ -408,7 +500,8 @@ class Child:
         try:
             found = await self._until_exit()
             await self._sweep()
-            self._own.process.poll()
+            if self._own.process is not None:
+                self._own.process.poll()
             await self._drain_output()
         except asyncio.CancelledError:  # the loop ends, and there is no more time for a ladder
             self._abandon()
@@ -425,7 +518,8 @@ class Child:
         return self._watch.ended.result()
 
     async def _sweep(self) -> None:
-        self._own.signal(signal.SIGKILL)
+        if self._own.record is None:
+            self._own.signal(signal.SIGKILL)
         deadline = time.monotonic() + SWEEP_LIMIT
         while remaining := await asyncio.wrap_future(spawner().kill(self._own.tree)):
             if time.monotonic() > deadline:
@@ -436,15 +530,21 @@ class Child:
 
     async def _drain_output(self) -> None:
         self._stdout.allow(self._pipe_size)
-        await asyncio.wait({self._stdout.closed, self._stderr.closed}, timeout=LINGER)
+        first, before = self._stdout.arrived, -1
+        # A busy machine may not have read in that time what the pipe holds, which is no more than its size.
+        while before < self._stdout.arrived <= first + self._pipe_size:
+            before = self._stdout.arrived
+            _, held = await asyncio.wait({self._stdout.closed, self._stderr.closed}, timeout=LINGER)
+            if not held:
+                break
         self._close_pipes()
         await asyncio.wait(
             {self._stdin.closed, self._stdout.closed, self._stderr.closed}, timeout=CLOSE_LIMIT
         )
 
     def _abandon(self) -> None:
-        if self._own.detached and peek(self.pid) is None:
-            self._own.process.returncode = 0  # nobody will wait for it, and Python need not warn of that
+        if self._own.record is not None:
+            self._own.release()
         else:
             self._own.kill()
             self._own.forget()
@@ -457,20 +557,41 @@ class Child:
     async def _descend(self, grace: float) -> Exit:
         await self._observe()
         self._stdin.close()
-        for number, limit, hurried in (
-            (None, grace, HURRIED_GRACE),
-            (signal.SIGTERM, TERM_GRACE, HURRIED_TERM_GRACE),
-            (signal.SIGKILL, KILL_LIMIT, KILL_LIMIT),
-        ):
-            if number is not None:
+        for act, limit, hurried in self._rungs(grace):
+            if act is not None:
                 await self._observe()
-                self._own.signal(number)
+                await act()
             if await self._ends_within(limit, hurried):
                 return await asyncio.shield(self._life)
         raise TimedOut(
             f"cannot stop {self.name!r}: pid {self.pid} does not end after KILL, so it is stuck in the kernel;"
             " look for a file system or a device that does not answer"
         )
+
+    def _rungs(self, grace: float) -> tuple[tuple[Callable[[], Awaitable[None]] | None, float, float], ...]:
+        """The steps of the ladder: what to do, and the time to end after it, also in a hurry."""
+        term, kill = partial(self._signal, signal.SIGTERM), partial(self._signal, signal.SIGKILL)
+        if self._own.record is None:
+            return (
+                (None, grace, HURRIED_GRACE),
+                (term, TERM_GRACE, HURRIED_TERM_GRACE),
+                (kill, KILL_LIMIT, KILL_LIMIT),
+            )
+        # It has no stdin of ours to close. Its keeper goes last, so that it can write how the child ended.
+        return (
+            (term, grace, HURRIED_TERM_GRACE),
+            (kill, KEEPER_GRACE, KEEPER_GRACE),
+            (self._end_keeper, KILL_LIMIT, KILL_LIMIT),
+        )
+
+    async def _signal(self, number: signal.Signals) -> None:
+        if self._own.record is None:
+            self._own.signal(number)
+        else:  # it looks at all processes
+            await asyncio.wrap_future(spawner().submit(partial(self._own.signal, number)))
+
+    async def _end_keeper(self) -> None:
+        self._own.end_keeper()
 
     async def _observe(self) -> None:
         look = asyncio.wrap_future(spawner().observe(self._own.tree))

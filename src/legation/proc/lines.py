@@ -184,6 +184,7 @@ class LineReader(asyncio.Protocol):
         self._arrival = asyncio.Event()
         self._paused = False
         self._reading = False
+        self.arrived = 0  # bytes, so far
         self.closed = asyncio.get_running_loop().create_future()
 
     @property
@@ -199,6 +200,7 @@ class LineReader(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         splitter = self._splitter
+        self.arrived += len(data)
         splitter.feed(data)
         if splitter.ready:
             self._arrival.set()

@@ -32,6 +32,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from legation.settings import CHILD_VARIABLE
+
 # What Linux says about processes, read from /proc, and the few calls Python has no name for.
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -128,30 +130,50 @@ def become_subreaper() -> bool:
 
 
 def kill(target: Process) -> None:
-    """KILL that very process: held by a descriptor while its start time is compared, so never a later namesake."""
+    send(target, signal.SIGKILL)
+
+
+def send(target: Process, number: signal.Signals) -> None:
+    """Signal that very process: held by a descriptor while its start time is compared, so never a later namesake."""
     try:
         descriptor = os.pidfd_open(target.pid)
     except ProcessLookupError:
         return
     except OSError:
-        _kill_by_pid(target)
+        _send_by_pid(target, number)
         return
     try:
         now = process(target.pid)
         if now is not None and now.started == target.started:
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+            signal.pidfd_send_signal(descriptor, number)
     except (ProcessLookupError, PermissionError):
         return
     finally:
         os.close(descriptor)
 
 
-def _kill_by_pid(target: Process) -> None:
+def signal_all(pids: Iterable[int], number: signal.Signals, rounds: int) -> None:
+    """Signal these and all below them. To stop them takes some rounds: one that was not stopped yet may have started
+    another meanwhile. Blocks, for milliseconds."""
+    told: set[Identity] = set()
+    for _ in range(rounds):
+        look = Look()
+        everybody = look.processes
+        below = {each for pid in pids for each in (pid, *_below(pid, look.children))}
+        new = [everybody[pid] for pid in below if pid in everybody and everybody[pid].identity not in told]
+        if not new:
+            return
+        for each in new:
+            send(each, number)
+            told.add(each.identity)
+
+
+def _send_by_pid(target: Process, number: signal.Signals) -> None:
     now = process(target.pid)
     if now is None or now.started != target.started:
         return
     try:
-        os.kill(target.pid, signal.SIGKILL)
+        os.kill(target.pid, number)
     except (ProcessLookupError, PermissionError):
         return
 
@@ -163,7 +185,7 @@ def _line(path: Path) -> str:
         return ""
 
 
-TOKEN_NAME: Final = "LEGATION_CHILD"  # noqa: S105  it names a process and opens nothing
+TOKEN_NAME: Final = CHILD_VARIABLE  # it names a process and opens nothing
 # The system's time to let a killed process go, before a sweep that runs without an event loop looks again.
 SWEEP_PAUSE: Final = 0.005
 # Our time: a sweep that has not ended by then leaves processes that cannot be killed.
@@ -344,6 +366,12 @@ class ProcessTree:
         while (remaining := self.kill()) and time.monotonic() < deadline:
             time.sleep(SWEEP_PAUSE)
         return remaining
+
+    def reap(self) -> None:
+        """Take the exit code of the child itself, where it is ours to take and has ended."""
+        found = process(self.pid)
+        if found is not None and found.dead and found.started == self.started and found.parent == os.getpid():
+            _reap(self.pid)
 
     def reap_adopted(self) -> None:
         """Take the exit codes of daemons that ended by themselves, lest they pile up while the child lives on."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
+import re
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from legation.errors import ConfigInvalid, Conflict, Forbidden, LegationError, StorageFailed
 from legation.secret import Secret
@@ -29,6 +31,8 @@ LOOPBACK_NAMES: Final = ("127.0.0.1", "localhost", "::1")
 # The name is this installation's own and cannot be guessed: else a page of an agent would lead the browser to the
 # same name at its own port, and be sent the cookie there.
 BROWSER_DOMAIN: Final = "localhost"
+_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
+_EVERY_ADDRESS: Final = ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -62,13 +66,13 @@ def _refusal(host: str, port: int, error: OSError) -> LegationError:
     return ConfigInvalid(f"{where}: {os.strerror(error.errno or 0)}; correct --host")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
+class ServerAddress(msgspec.Struct, frozen=True):
     listener: socket.socket
     port: int
     public_url: str
     local_url: str  # for the commands of this machine
     browser_url: str  # for links that people open
+    advertise_url: str  # for other servers of the same database
     hosts: frozenset[str] | None  # names that a request may be addressed to; None: any
 
 
@@ -89,6 +93,7 @@ def take_address(settings: Settings, own_name: str) -> ServerAddress:
         public_url(settings, port),
         local_url(settings, port),
         browser_url(settings, port, own_name),
+        advertise_url(settings, port),
         hosts(settings, own_name),
     )
 
@@ -118,6 +123,26 @@ def browser_url(settings: Settings, port: int, own_name: str) -> str:
     return f"http://{own_name}:{port}"
 
 
+def advertise_url(settings: Settings, port: int) -> str:
+    if settings.advertise_url:
+        return settings.advertise_url.rstrip("/")
+    if settings.host not in _EVERY_ADDRESS:
+        return local_url(settings, port)
+    # Loopback would be another machine for the others. `public_url` may be a load balancer's: as good as any server's.
+    return f"{'https' if settings.tls_cert else 'http'}://{socket.gethostname()}:{port}"
+
+
+def own_certificate(settings: Settings) -> str | None:
+    """Read the server's certificate, in PEM, for those who are to trust it and no other."""
+    if settings.tls_cert is None:
+        return None
+    text = settings.tls_cert.read_text("latin-1")  # there may be words around it, in any language
+    # The first is the server's own. Whoever trusted an authority of the chain would trust all that it signs for others,
+    # and the file may hold the key as well.
+    found = _CERTIFICATE.search(text)
+    return found[0] if found is not None else None
+
+
 def hosts(settings: Settings, own_name: str) -> frozenset[str] | None:
     """List the names that a request may be addressed to; None: any."""
     # A page of another site can make its own name point here; it must then not be taken for ours.
@@ -128,8 +153,10 @@ def hosts(settings: Settings, own_name: str) -> frozenset[str] | None:
         named |= {*LOOPBACK_NAMES, own_name, settings.host}
     elif not named:
         return None  # on every address of the machine, whose names we cannot know
-    elif settings.host not in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
+    elif settings.host not in _EVERY_ADDRESS:
         named.add(settings.host)
+    if settings.database_url is not None:  # other servers call it so
+        named.add(urlsplit(advertise_url(settings, settings.port)).hostname or "")
     return frozenset(name.lower() for name in named)
 
 

@@ -5,6 +5,8 @@ INV-A1  Every request is checked against the database as it is now: whatever was
 INV-A2  All wrong credentials get one answer, after the same work.
 INV-A3  An Authorization header stands before a cookie, even if it is wrong.
 INV-A4  A principal is in exactly one workspace, as a member of it. Routes look at nothing else.
+INV-A5  A caller without a credential is somebody only where the command line said `--no-token`: never an admin, no page of
+        another site, and while agents run, who might be that caller, nobody who decides.
 
 A later kind of credential is another `CredentialKind` in the list; no route changes.
 """
@@ -16,23 +18,24 @@ import base64
 import binascii
 import hmac
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 
 from legation.clock import Clock
 from legation.errors import Forbidden, LegationError, Unauthenticated
 from legation.secret import Secret
 from legation.server.http.request import OwnOrigins
+from legation.server.http.routes import OPERATION, Operation
 from legation.store.database.transaction import Database
 from legation.store.identity import tokens
 from legation.store.identity.tokens import CredentialHash, Standing, level_with, new_token, standing
 from legation.store.identity.workspaces import Installation
-from legation.store.secrets.sealer import Keys, derive, key_bytes
-from legation.wire.principal import ADMIN_SCOPES, SCOPES, Principal
+from legation.store.secrets.sealer import Keys, derive, encode, key_bytes
+from legation.wire.principal import ADMIN_SCOPES, SCOPES, Principal, Scope
 
 if TYPE_CHECKING:
     from legation.server.instance import Services
@@ -41,6 +44,11 @@ COOKIE_NAME: Final = "legation_session"
 SESSION_MS: Final = 30 * 86_400_000  # without a visit; each visit starts it anew
 RENEW_AFTER_MS: Final = 86_400_000  # not at every visit: a new cookie a day is enough
 PROCESS: Final = "server"  # what the audit log calls them
+ANYBODY: Final = "no-token"  # and whoever needed none
+ANYBODYS_SCOPES: Final[frozenset[Scope]] = frozenset({"read", "operate", "approve"})
+# Tags of the routes by which somebody decides what agents may do, or comes by a credential that does.
+DECIDING_TAGS: Final = frozenset({"approvals", "grants", "tokens", "trust"})
+PASS_MS: Final = 3_600_000  # a pass is taken for as long, and as long again
 NOTE_INTERVAL: Final = 60.0  # seconds between two writes: how old `lastUsedAt` may be
 LAST_WRITE_LIMIT: Final = 2.0  # seconds for the last write of a server that stops: the database's time
 WORKSPACE_HEADER: Final = "legation-workspace"
@@ -106,8 +114,7 @@ def new_session(user: str, workspace: str, token_version: int, now_ms: int) -> C
     return CookieSession(user, workspace, token_version, now_ms, now_ms + SESSION_MS)
 
 
-@dataclass(frozen=True, slots=True)
-class Cookies:
+class Cookies(msgspec.Struct, frozen=True):
     """Session cookies: `v1.<what it says>.<signature>`. Whoever reads one learns ids and times, and nothing secret.
 
     One is valid as long as the user's `token_version` is the one that it was made with: raising that number ends every
@@ -161,11 +168,17 @@ class ProcessTokens:
     """Tokens that live as long as the process: the one of `--token`, and the one that the CLI finds in `server.json`.
 
     They are in no table, and only their hashes are in memory. Whoever has one is the first workspace's owner, and is
-    recorded as that person: `via` says by which credential. What the process does by itself is its own."""
+    recorded as that person: `via` says by which credential. What the process does by itself is its own.
 
-    def __init__(self, keys: Keys, installed: Installation) -> None:
+    Another server of the installation does not know them. A request that is passed on to it has a pass in their place, which
+    any of the servers can make and only that one takes: it stands for the same owner, who is one for all of them."""
+
+    def __init__(self, keys: Keys, installed: Installation, server: str) -> None:
         self._hashes = CredentialHash(keys.pepper)
+        self._key = key_bytes(keys.pepper)
+        self._server = server
         self._known: set[bytes] = set()
+        self._passes: dict[int, bytes] = {}  # hashes of those that are taken now, by their time
         self.principal: Final = Principal(
             kind="process",
             id=PROCESS,
@@ -182,8 +195,24 @@ class ProcessTokens:
         self._known.add(self._hashes.token(token.reveal()))
         return token
 
-    def find(self, hash: bytes) -> Principal | None:  # noqa: A002
-        return self.owner if hash in self._known else None
+    def pass_for(self, server: str, now_ms: int) -> Secret:
+        """Make what stands for one of them at another server, for an hour or two."""
+        return self._pass(server, now_ms // PASS_MS)
+
+    def _pass(self, server: str, period: int) -> Secret:
+        return Secret(encode(derive(self._key, f"pass/{server}/{period}")), "pass")
+
+    def find(self, hash: bytes, now_ms: int) -> Principal | None:  # noqa: A002
+        if hash in self._known:
+            return self.owner
+        period = now_ms // PASS_MS
+        # The next one's, too: the clock of whoever made it may be a little ahead.
+        taken = range(period - 1, period + 2)
+        if self._passes.keys() != set(taken):
+            self._passes = {
+                each: self._hashes.token(self._pass(self._server, each).reveal()) for each in taken
+            }
+        return self.owner if hash in self._passes.values() else None
 
 
 logger = logging.getLogger("legation.server")
@@ -240,8 +269,7 @@ class CredentialKind(Protocol):
         """Find the principal; None if the request carries none of this kind, an error if it carries a wrong one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Authenticator:
+class Authenticator(msgspec.Struct, frozen=True):
     kinds: Sequence[CredentialKind]
 
     async def __call__(self, request: Request) -> Principal:
@@ -253,18 +281,23 @@ class Authenticator:
         )
 
 
-def make_authenticate(services: Services, *others: CredentialKind) -> Authenticator:
-    """Make the authentication of a server. `others`: kinds of credentials that later routes bring along."""
+def make_authenticate(
+    services: Services, *others: CredentialKind, anybody: Callable[[], int] | None = None
+) -> Authenticator:
+    """Make the authentication of a server. `others`: kinds of credentials that later routes bring along. `anybody` counts
+    the agents that run, where callers without a credential are taken."""
     database, keys, clock = services.database, services.keys, services.clock
     own = OwnOrigins(services.public_url, services.settings.cors_origins)
     hashes = CredentialHash(keys.pepper)
     token = TokenCredential(database, clock, hashes, services.process_tokens, services.token_uses)
     cookie = CookieCredential(database, clock, Cookies.of(keys.cookie, services.public_url), own)
-    return Authenticator((token, *others, cookie))
+    kinds = (token, *others, cookie)
+    return Authenticator(
+        kinds if anybody is None else (*kinds, NoCredential(services.process_tokens.owner, own, anybody))
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCredential:
+class TokenCredential(msgspec.Struct, frozen=True):
     """`Authorization: Bearer <token>`, `Token <token>`, or Basic with the token as password."""
 
     database: Database
@@ -278,7 +311,7 @@ class TokenCredential:
         if text is None:
             return None
         kept = self.hashes.token(text)
-        if (own := self.process_tokens.find(kept)) is not None:
+        if (own := self.process_tokens.find(kept, self.clock.now_ms())) is not None:
             return await self._of_process(own, request)
         principal = await self.database.read(tokens.principal_of, kept, self.clock.now_ms())
         if principal is None:
@@ -304,8 +337,7 @@ class TokenCredential:
         return own  # the route finds no such workspace
 
 
-@dataclass(frozen=True, slots=True)
-class CookieCredential:
+class CookieCredential(msgspec.Struct, frozen=True):
     """A person in a browser. The path, then the header, then the cookie say in which workspace."""
 
     database: Database
@@ -337,6 +369,29 @@ class CookieCredential:
         if found is None or found.disabled or found.token_version != token_version:
             raise wrong_credential()
         return found
+
+
+class NoCredential(msgspec.Struct, frozen=True):
+    """A caller without a credential, where `--no-token` takes them: the owner without what is the installation's."""
+
+    owner: Principal
+    own_origins: OwnOrigins
+    running: Callable[[], int]
+
+    async def __call__(self, request: Request) -> Principal | None:
+        operation: Operation | None = request.scope.get(OPERATION)
+        if operation is None or operation.access.scope is None:
+            return None  # about the caller themselves: a link to sign in with would be a credential
+        # A browser lets a page of any site call this machine, and its name may be made to point here.
+        self.own_origins.check_unvouched(request)
+        decides = operation.tag in DECIDING_TAGS or operation.access.scope == "approve"
+        if decides and (count := self.running()):
+            raise Unauthenticated(
+                f"cannot do this without a credential while agents run ({count}), because it could be one of them; send "
+                "Authorization: Bearer <token>, or use the command `legation` on the server's machine",
+                {"agents": count},
+            )
+        return replace(self.owner, via=ANYBODY, scopes=ANYBODYS_SCOPES)
 
 
 def _signed_in(found: Standing, workspace: str) -> Principal:

@@ -8,8 +8,9 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -20,10 +21,13 @@ from legation.store.database import migrations
 from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Database, Queries, Transaction, only
-from legation.store.datafolder import DATABASE, KEYS, close_folders, cut_off, make_folder
-from legation.store.files import write_all, write_atomically
+from legation.store.datafolder import DATABASE, KEYS, SERVERS, close_folders, cut_off, make_folder
+from legation.store.files import FolderLock, owner_alive, write_all, write_atomically
 from legation.store.secrets.sealer import Keys, load_keys
 from legation.tasks import TaskSet
+from legation.wire.api.server import OWNER_LOCK
+
+MOST_SERVERS: Final = 64  # that programs start on one usual folder at once
 
 
 def prepare_folder(folder: Path) -> None:
@@ -47,6 +51,30 @@ def prepare_folder(folder: Path) -> None:
         raise StorageFailed(
             f"cannot write to {folder}: {error.strerror}; mend that, or choose another folder with --data-dir"
         ) from error
+
+
+@contextmanager
+def free_folder(settings: Settings) -> Iterator[Settings]:
+    """Find a data folder that no other server has, for a program that starts one as it would start sandbox-agent's, which
+    has no data: the usual one, else one in it, so that it lies in what is never served. What they keep stays there."""
+    usual = settings.data_dir
+    prepare_folder(usual)
+    for number in range(1, MOST_SERVERS + 1):
+        lock = FolderLock(usual / SERVERS / f"{number}.lock")
+        try:
+            lock.acquire()
+        except Conflict:
+            continue
+        try:
+            folder = usual if number == 1 else usual / SERVERS / str(number)
+            if not owner_alive(folder / OWNER_LOCK):
+                yield replace(settings, data_dir=folder)
+                return
+        finally:
+            lock.release()
+    raise Conflict(
+        f"cannot start another server: {MOST_SERVERS} have their data in {usual}; stop one, or choose --data-dir"
+    )
 
 
 def _must_be_ours(folder: Path) -> None:

@@ -5,32 +5,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import legation
 from legation.approvals.approval import Approval, NoticeKind, NoticeReason
-from legation.approvals.door import Door, DoorOptions, Notify
+from legation.approvals.asks import AskService
+from legation.approvals.calls import KeyedCalls
+from legation.approvals.door import Door, DoorOptions
 from legation.approvals.grants import GrantService
 from legation.approvals.policies import Policies
 from legation.approvals.queue import ApprovalQueue, Attendance, ChangeStream
-from legation.approvals.request import OnCallEnded
+from legation.approvals.request import Execute, OnCallEnded
+from legation.approvals.sweep import ApprovalSweep, Notify
 from legation.approvals.trace.chain import Chain, Ledger
 from legation.approvals.trace.step import StepKind
-from legation.approvals.upkeep import approvals_upkeep
+from legation.approvals.upkeep import SignsOfLife, approvals_upkeep
 from legation.clock import Clock, SteadyClock, new_id
 from legation.errors import LegationError, StorageFailed
 from legation.gateway.tools import Toolbox
 from legation.proc import ProcessLauncher, Registry
 from legation.redact import Redactor
+from legation.server import inbox
 from legation.server.acp.connections import AcpConnections
-from legation.server.address import ServerAddress, browser_name, take_address
+from legation.server.address import ServerAddress, browser_name, own_certificate, take_address
 from legation.server.auth import ProcessTokens, TokenUses
 from legation.server.fs.files import Files
 from legation.server.fs.paths import ServedFolders
+from legation.server.inbox import InboxItems
 from legation.server.installation import (
     bring_up_to_date,
     load_installation_keys,
@@ -58,11 +63,16 @@ from legation.store.forbidden import ForbiddenPlaces
 from legation.store.identity.workspaces import bootstrap
 from legation.store.log import EventLog
 from legation.store.secrets.sealer import Sealer
-from legation.store.secrets.vault import Vault, check_keys
+from legation.store.secrets.vault import ContentStore, Vault, check_keys
 from legation.store.sqlite import SqliteBackend
+from legation.tasks import TaskSet
 from legation.wire.event_types import Diagnostic, DiagnosticCode, ServerStarted, ServerStopped, draft
 
 if TYPE_CHECKING:
+    from legation.runs.events import RunEventStore, RunFeed
+    from legation.runs.submit import RunSubmitter
+    from legation.server.forward import Forwarder
+    from legation.server.peers.claims import StreamClaims
     from legation.server.streaming.hub import StreamSource
     from legation.store.stream import Stream
 
@@ -89,6 +99,7 @@ class Services:
         self.settings = settings
         self.mode = mode
         self.stop = stop
+        self._run_feed: RunFeed | None = None
         self.rotating = asyncio.Lock()  # the keys are being changed
         self.backing_up = asyncio.Lock()
         self.replaying = asyncio.Lock()  # somebody's policy is being tried
@@ -124,41 +135,92 @@ class Services:
         self.address = take_address(settings, browser_name(self.keys.cookie))
         stack.callback(self.address.listener.close)
         self.public_url = self.address.public_url
-        self.process_tokens = ProcessTokens(self.keys, self.installed)
+        self.name = server_name(settings.data_dir / SERVER)
+        self.process_tokens = ProcessTokens(self.keys, self.installed, self.name)
         self.own_token = self.process_tokens.add(settings.token)  # the CLI's, for as long as this server runs
         self.sealer = Sealer(self.keys.vault)
         self.vault = Vault(database, self.sealer, self.clock)
+        self.content = ContentStore(database, self.sealer, self.clock)
         self.links = LinkSigner(
             self.keys.links, self.public_url, self.clock
         )  # to blobs in a folder; S3 signs its own
         await self._open_approvals(stack)
-        await self._open_sessions(stack)
+        await self._open_sessions(stack, troubles)
         self.started_at = self.clock.now_ms()
         self.blobs = open_blobs(settings.blobs, settings.data_dir, self.links)
-        self.hub = Hub(self.log, self.clock, finders=[self._find_connection])
+        self.hub = Hub(self.log, self.clock, finders=[self._find_connection, self._find_run])
+        self._stack = stack
         await enter(CheckpointKeeper(self.log, self.hub, self._is_session))
         self.buckets = Buckets(database, self.clock)
+        self.mail_tasks = TaskSet("legation-sign-in-mail")
+        stack.push_async_callback(self.mail_tasks.close)
         self.token_uses = await enter(TokenUses(database, self.clock))
         await enter(sweeper(database, self.clock))
         self.retention = Retention(settings, self.sessions, self.ledger, self.log, self.clock)
         await enter(retention_upkeep(self.retention, self.clock))
         await enter(server_stream(self, troubles))
 
+    # Nothing of runs is loaded before somebody asks for one.
+
+    @cached_property
+    def runs(self) -> RunSubmitter:
+        """The way in for runs."""
+        from legation.runs.run import RunCaps
+        from legation.runs.submit import RunSubmitter
+
+        settings = self.settings
+        caps = RunCaps(
+            concurrency=settings.run_concurrency,
+            run_seconds=settings.run_timeout,
+            suspensions=settings.run_suspensions,
+            suspended_seconds=settings.run_suspended,
+        )
+        return RunSubmitter(
+            self.database,
+            self.vault,
+            self.content,
+            self.clock,
+            caps=caps,
+            find_agent=lambda name: self.hosts.launcher.entry(name),
+        )
+
+    @cached_property
+    def run_events(self) -> RunEventStore:
+        from legation.runs.events import RunEventStore
+
+        return RunEventStore(self.database, self.content, self.blobs)
+
+    async def _find_run(self, name: str, workspace: str) -> StreamSource | None:
+        if not name.startswith("run_"):
+            return None
+        if self._run_feed is None:
+            from legation.runs.events import RunFeed
+
+            self._run_feed = RunFeed(self.database, self.run_events)
+            self._stack.push_async_exit(self._run_feed)
+        return await self._run_feed.find(name, workspace)
+
     async def _open_approvals(self, stack: AsyncExitStack) -> None:
         """Open the door and all that it needs. It closes first: whoever waits is told before anything else ends."""
         settings, database, enter = self.settings, self.database, stack.enter_async_context
-        name = server_name(settings.data_dir / SERVER)
-        self.ledger = Ledger(database, Chain(name, self.sealer, at_once=database.dialect == "postgres"))
+        self.ledger = Ledger(database, Chain(self.name, self.sealer, at_once=database.dialect == "postgres"))
         self.inbox = ApprovalQueue(self.ledger, self.clock, new_id("prc", now_ms=self.clock.now_ms()))
+        self.inbox_items = await enter(InboxItems(database, self.log, self.clock, self.name))
+        self.inbox.on_change(self.inbox_items.on_approval)
         self.attendance = Attendance(database, self.clock)
         self.changes = await enter(ChangeStream(self.log))  # of approvals, as a stream
         self.inbox.on_change(self.changes)
         for workspace in await database.read(_workspaces):
             await self.changes.open(workspace)
-        ended = await enter(_telemetry(settings, database, self.sealer, name))
+        ended = await enter(_telemetry(settings, database, self.sealer, self.name))
         if ended is not None:
-            self.inbox.on_change(partial(_tell_end, ended, self.inbox.waiter))
-        await enter(approvals_upkeep(self.inbox, self.policies, ended))
+            self.inbox.on_change(partial(_tell_end, ended, self.inbox.holder))
+        # People follow links to where they are signed in.
+        notify = await enter(_notifier(settings, self.clock, self.address.browser_url))
+        wait_ms = round(settings.supervisor_wait * 1000)
+        sweep = ApprovalSweep(self.inbox, self.attendance, notify, wait_ms)
+        signs = SignsOfLife(round(settings.waiter_dead * 1000))
+        await enter(approvals_upkeep(self.inbox, self.policies, sweep, signs, ended))
         self.grants = GrantService(
             database, self.sealer, self.clock, most_ms=round(settings.max_grant * 1000)
         )
@@ -166,27 +228,54 @@ class Services:
             timeout=settings.permission_timeout,
             most_pending=settings.pending_per_agent,
             grants=self.grants,
-            supervisor_wait_ms=round(settings.supervisor_wait * 1000),
+            supervisor_wait_ms=wait_ms,
             ended=ended,
-            # People follow links to where they are signed in.
-            notify=await enter(_notifier(settings, self.clock, self.address.browser_url)),
         )
-        self.door = await enter(Door(self.inbox, self.policies, self.attendance, options))
+        self.door = await enter(Door(self.inbox, self.policies, options))
+        self.calls = await enter(KeyedCalls(self.door, signs, self._find_tool))
+        self.asks = AskService(self.door, signs)
 
-    async def _open_sessions(self, stack: AsyncExitStack) -> None:
+    async def _open_claims(self, stack: AsyncExitStack, troubles: LogTroubles) -> StreamClaims | None:
+        """Take part with the other servers of the database. Of a file there are none, and nothing is written for it."""
+        if self.database.dialect == "sqlite":
+            return None
+        from legation.server.peers.claims import Peer, StreamClaims
+
+        certificate = await asyncio.to_thread(own_certificate, self.settings)
+        here = Peer(self.name, self.address.advertise_url, certificate, genuine=True)
+        return await stack.enter_async_context(
+            StreamClaims(self.database, self.log, self.clock, here, self.keys.pepper, troubles.held_elsewhere)
+        )
+
+    async def _open_sessions(self, stack: AsyncExitStack, troubles: LogTroubles) -> None:
         """Open what starts processes, and the files that they and the callers may reach."""
         settings, enter = self.settings, stack.enter_async_context
+        folders = served_folders(settings)
         redactor = Redactor(
             (*secrets_of(settings), self.own_token, *self.toolbox.secrets)
         )  # of what agents say
-        clients, forbidden = SessionClients(), ForbiddenPlaces.in_force(settings, os.environ)
+        clients, forbidden = SessionClients(), ForbiddenPlaces.in_force(settings, os.environ, folders)
         self.hosts = await enter(  # agents and their sessions
             WorkspaceHosts(
-                settings, self.log, self.door, self.installed.workspace, redactor, forbidden, clients
+                settings,
+                self.log,
+                self.door,
+                self.installed.workspace,
+                redactor,
+                forbidden,
+                clients,
+                self.inbox_items,
             )
         )
-        records = SessionRecords(self.log)
-        served = ServedFolders(settings.folders or [Path.home()], forbidden)
+        claims = await self._open_claims(stack, troubles)
+        records = SessionRecords(self.log, claims)
+        self.forwarder: Forwarder | None = None
+        if claims is not None:
+            from legation.server.forward import Forwarder
+
+            self.forwarder = Forwarder(claims, records, self.process_tokens, self.clock)
+            stack.callback(self.forwarder.close)
+        served = ServedFolders(folders, forbidden)
         self.files = Files(served, records.folders_of, work=settings.data_dir / WORK)
         self.sessions = await enter(
             SessionService(records, self.hosts, self.vault, self.inbox, self.grants, self.files.folder)
@@ -202,8 +291,12 @@ class Services:
             )
         )
         self.acp = await enter(  # clients that take us for an agent
-            AcpConnections(self.sessions, self.hosts, self.inbox, self.attendance)
+            AcpConnections(self.sessions, self.hosts, self.inbox, self.attendance, claims)
         )
+
+    def _find_tool(self, name: str) -> Execute | None:
+        tool = self.toolbox.get(name)
+        return None if tool is None else tool.call
 
     def _is_session(self, workspace: str, name: str) -> bool:
         return self.sessions.records.held(workspace, name) is not None
@@ -227,6 +320,17 @@ async def open_instance(
         yield services, services.address
 
 
+def served_folders(settings: Settings) -> Sequence[Path]:
+    """List the folders that sessions may work in: those that are named; else the home, and where the server was started."""
+    if settings.folders:
+        return settings.folders
+    with suppress(OSError):  # a folder that is gone
+        # Services start in `/` because nobody chose a folder for them.
+        if (here := Path.cwd()) != Path("/"):
+            return tuple(dict.fromkeys((Path.home(), here)))
+    return (Path.home(),)
+
+
 class LogTroubles:
     """Take the troubles of the log: to our log at once, and to the stream once that is open."""
 
@@ -243,6 +347,9 @@ class LogTroubles:
 
     def clock_jumped(self, words: str) -> None:
         self(StorageTrouble("clock/jumped", words))
+
+    def held_elsewhere(self, words: str) -> None:
+        self(StorageTrouble("session/held-elsewhere", words))
 
     def go_to(self, stream: Stream | None) -> None:
         self._stream = stream
@@ -315,7 +422,9 @@ async def _sweep_again(database: Database, clock: Clock) -> None:
 
 
 async def sweep(database: Database, now_ms: int) -> int:
-    """Forget rate limits that are full again, as good as never used. Return how many."""
+    """Forget rate limits that are full again, as good as never used, and what is old in the inbox. Return how many limits."""
+    while await database.transact(inbox.forget, now_ms) == inbox.FORGET_BATCH:
+        pass
     forgotten = found = await database.transact(forget_full, now_ms)
     while found == FORGET_BATCH:
         found = await database.transact(forget_full, now_ms)
@@ -340,9 +449,9 @@ async def _telemetry(
         yield telemetry.ended
 
 
-def _tell_end(ended: OnCallEnded, waiter: str, approval: Approval, step: StepKind) -> None:
-    # Of those that the door does not wait for: its waiter is dead, or an edited one stands in its place.
-    others = approval.waiter != waiter or approval.replaced_by is not None
+def _tell_end(ended: OnCallEnded, holder: str, approval: Approval, step: StepKind) -> None:
+    # Of those that the door does not wait for: its holder is gone, or an edited one stands in its place.
+    others = approval.holder != holder or approval.replaced_by is not None
     if others and step in (StepKind.EXPIRED, StepKind.SUPERSEDED, StepKind.CANCELLED):
         ended(approval.workspace_id, approval.trace_id)
 

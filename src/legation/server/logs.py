@@ -23,7 +23,8 @@ import msgspec
 
 from legation.redact import MIN_BYTES, Redactor
 from legation.secret import Secret
-from legation.settings import LogLevel, Settings
+from legation.setting_values import LogLevel
+from legation.settings import Settings
 from legation.store.datafolder import make_folder
 
 if TYPE_CHECKING:

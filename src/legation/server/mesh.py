@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -58,7 +58,7 @@ def mesh_url(sockets: Sequence[socket.socket]) -> str | None:
 
 def agents_running(data_dir: Path) -> int:
     """Count those that this server or a command on its data folder has started. None is jailed yet: each of them counts."""
-    return len(listed(data_dir / CHILDREN))
+    return sum(each.state != "ended" or bool(each.left) for each in listed(data_dir / CHILDREN))
 
 
 def mesh_app(
@@ -79,11 +79,10 @@ def mesh_app(
     authenticate_caller = MeshAuthenticator(
         authenticate, services.installed.workspace, running, services.settings.mesh_with_agents
     )
-    return NoBrowsers(App(operations, {}, services, authenticate_caller, options), options.clock)
+    return NoBrowsers(App(operations, services, authenticate_caller, options), options.clock)
 
 
-@dataclass(frozen=True, slots=True)
-class MeshAuthenticator:
+class MeshAuthenticator(msgspec.Struct, frozen=True):
     """Tell who calls the mesh port. A cookie says nothing here: it is a browser's."""
 
     authenticate: Authenticate
@@ -109,8 +108,7 @@ class MeshAuthenticator:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class NoBrowsers:
+class NoBrowsers(msgspec.Struct, frozen=True):
     """Refuse whatever a browser marks as a page's: a page on any site can make its browser call this machine."""
 
     app: ASGIApp

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from legation.errors import ConfigInvalid
 from legation.secret import Secret
 from legation.server.address import is_loopback
 from legation.settings import Settings, variable
 from legation.store.secrets.sealer import BadKey, read_key
+
+Role = Literal["the server", "the worker"]
 
 MIN_TOKEN: Final = 16  # characters; `legation keys new` makes better ones
 _NEEDED_WITH_POSTGRES: Final = ("vault_key", "token_pepper", "cookie_key")
@@ -25,14 +27,34 @@ _NOTIFY: Final = (
 )
 
 
-def check(settings: Settings, what: str = "the server") -> None:
-    problems = list(_problems(settings))
+# Of each role on Postgres, beyond the keys: what nobody can guess, and must not.
+_NEEDED_BY: Final[dict[Role, dict[str, str]]] = {
+    "the server": {},
+    "the worker": {
+        "worker_id": "name it, the same at every start, and no other worker so",
+        "report_url": "runners report to a server; give its address",
+    },
+}
+
+
+def check(settings: Settings, what: Role = "the server", *, no_token: bool = False) -> None:
+    """Refuse a start of a role with all that it lacks."""
+    problems = list(_problems(settings, what, no_token=no_token))
     if problems:
         lines = "".join(f"\n- {problem}" for problem in problems)
         raise ConfigInvalid(f"cannot start {what}; correct this:{lines}", {"problems": problems})
 
 
-def _problems(settings: Settings) -> Iterator[str]:
+def _problems(settings: Settings, what: Role, *, no_token: bool) -> Iterator[str]:
+    if no_token and settings.database_url is not None:
+        yield "--no-token is for one server alone: others of its database would not know such a caller; leave it out"
+    if what == "the worker" and settings.database_url is None:
+        yield (
+            f"{variable('database_url')} is missing: a file has one owner, and `legation up` works on its own runs"
+        )
+    for name, remedy in _NEEDED_BY[what].items():
+        if getattr(settings, name) is None:
+            yield f"{variable(name)} is missing: {remedy}"
     if settings.database_url is not None:
         for name in _NEEDED_WITH_POSTGRES:
             if getattr(settings, name) is None:
@@ -43,10 +65,10 @@ def _problems(settings: Settings) -> Iterator[str]:
     yield from _bad_keys(settings)
     if settings.token is not None and len(settings.token.reveal()) < MIN_TOKEN:
         yield f"token is shorter than {MIN_TOKEN} characters: make one with `legation keys new`"
-    if settings.token is None and not is_loopback(settings.host):
+    if settings.token is None and not no_token and not is_loopback(settings.host):
         yield (
-            f"{variable('token')} is missing: others can reach {settings.host}; make one with `legation keys new`, or "
-            "listen on 127.0.0.1"
+            f"{variable('token')} is missing: others can reach {settings.host}; make one with `legation keys new`, listen "
+            "on 127.0.0.1, or start `legation server` with --no-token in a sandbox that only your programs reach"
         )
     if settings.mesh_port and settings.mesh_port == settings.port:
         yield f"mesh_port is {settings.mesh_port}, as port is: choose another for one of them"

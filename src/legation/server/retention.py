@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import sqlite3
 import threading
@@ -22,13 +23,16 @@ from msgspec.structs import replace
 from legation.approvals.trace import cut
 from legation.approvals.trace.chain import Ledger
 from legation.approvals.trace.cut import Slice
-from legation.clock import Clock
-from legation.errors import LegationError
-from legation.server.sessions.service import SessionService
+from legation.clock import Clock, new_id
+from legation.errors import Conflict, LegationError
+from legation.server.sessions.record import SessionRecord, is_at_rest
+from legation.server.sessions.service import SessionService, remove_folder
 from legation.settings import Settings
 from legation.store import audit
 from legation.store.database.sqlite import SqliteDatabase, connect
 from legation.store.database.transaction import Database, Queries, Transaction, rows
+from legation.store.datafolder import DIGEST, DISCARDED, WORK, folder_name, make_folder
+from legation.store.entries import WorkingIn
 from legation.store.log import EventLog
 from legation.store.sizes import KINDS, SAMPLE_INTERVAL, TABLES, Sample, disk_use, folder_sizes, history, keep
 from legation.store.stream import Stream
@@ -62,6 +66,7 @@ class Retention:
             "traces": settings.keep_traces,
         }
         self._sessions = sessions
+        self._folders = WorkFolders(sessions, settings.data_dir)
         self._ledger = ledger
         self._database = ledger.database
         self._log = log
@@ -121,7 +126,7 @@ class Retention:
                 counted = [await self._session_size(workspace, each) for each in there]
             case "work":
                 gone = {*await self._sessions.at_rest(workspace, besides)} if besides is not None else set()
-                folders = await self._sessions.folders_at_rest(workspace, before)
+                folders = await self._folders.at_rest(workspace, before)
                 counted = [await self._walk(each) for each in folders if each.name not in gone]
             case "content":
                 days = await self._database.read(cut.old_days, workspace, before)
@@ -142,9 +147,9 @@ class Retention:
                     if await self._sessions.delete_at_rest(by, name, before):
                         yield Slice(1, size)
             case "work":
-                for folder in await self._sessions.folders_at_rest(workspace, before):
+                for folder in await self._folders.at_rest(workspace, before):
                     size = await self._walk(folder)
-                    if await self._sessions.remove_folder_at_rest(workspace, folder, before):
+                    if await self._folders.remove(workspace, folder, before):
                         yield Slice(1, size)
             case "content":
                 async for each in cut.purge(self._database, workspace, before, now):
@@ -190,7 +195,7 @@ class Retention:
         """Bring to its end what a killed server had begun."""
         await cut.finish_purges(self._database, self._clock.now_ms())
         await self._log.sweep_all()
-        await self._sessions.remove_discarded()
+        await self._folders.finish()
 
     async def keep(self) -> None:
         """Prune what the settings keep no longer, in every workspace."""
@@ -208,6 +213,89 @@ class Retention:
                     async for progress in told:
                         if progress.done and progress.count:
                             logger.info("pruned %d of %s in %s", progress.count, progress.kind, by.workspace)
+
+
+class WorkFolders:
+    """Folders that were made for sessions, below the data folder: removed where nobody works in them any more."""
+
+    def __init__(self, sessions: SessionService, data_dir: Path) -> None:
+        self._sessions = sessions
+        self._records = sessions.records
+        self._work = data_dir / WORK
+        self._discarded = data_dir / DISCARDED
+
+    async def at_rest(self, workspace: str, before_ms: int) -> list[Path]:
+        """List those of sessions that ended before a time, or that have no session, and that no other works in."""
+        ended = {*await self._sessions.at_rest(workspace, before_ms, over=True)}
+        work = Path(await asyncio.to_thread(os.path.realpath, self._work / workspace))
+        found = []
+        for name, changed in await asyncio.to_thread(_folders_in, work):
+            session_id = await self._session_of(workspace, work / name)
+            there = session_id in ended or await self._records.find(workspace, session_id) is not None
+            goes = session_id in ended if there else changed < before_ms
+            if not goes or self._records.is_claimed(workspace, session_id):
+                continue
+            if not await self._sessions.is_used(work / name, (workspace, session_id)):
+                found.append(work / name)
+        return found
+
+    async def _session_of(self, workspace: str, folder: Path) -> str:
+        """Find the id of the session that it was made for; its name is that, unless that is no name of a file."""
+
+        def is_its(record: SessionRecord) -> bool:
+            return folder_name(record.id) == folder.name
+
+        if not folder.name.startswith(DIGEST):
+            return folder.name
+        found = await self._records.first(WorkingIn(workspace, folder=str(folder)), is_its)
+        return folder.name if found is None else found.id
+
+    async def remove(self, workspace: str, folder: Path, before_ms: int) -> bool:
+        """Remove one of those, at once for everybody; tell whether it was still at rest."""
+        session_id = await self._session_of(workspace, folder)
+        record = await self._records.find(workspace, session_id)
+        if record is not None and not (record.over and is_at_rest(record, before_ms)):
+            return False
+        # It may be since it was listed: others were walked through.
+        if await self._sessions.is_used(folder, (workspace, session_id)):
+            return False
+        if record is not None or await self._records.was_deleted(workspace, session_id):
+            await asyncio.to_thread(self._discard, folder)
+            return True
+        try:
+            async with self._records.claim(workspace, session_id):  # nobody begins to work there now
+                await asyncio.to_thread(self._discard, folder)
+        except Conflict:
+            return False
+        return True
+
+    def _discard(self, folder: Path) -> None:
+        """Move it away in one step: whatever ends this, it is there whole or gone, and the next start removes the rest."""
+        make_folder(self._discarded)
+        gone = self._discarded / new_id("dir")
+        try:
+            folder.rename(gone)
+        except OSError:  # another file system
+            gone = folder
+        remove_folder(gone)
+
+    async def finish(self) -> None:
+        """Remove what a killed server had moved away."""
+        for name, _ in await asyncio.to_thread(_folders_in, self._discarded):
+            await asyncio.to_thread(remove_folder, self._discarded / name)
+
+
+def _folders_in(place: Path) -> list[tuple[str, int]]:
+    """List its folders, and when each was changed last, in ms."""
+    try:
+        with os.scandir(place) as entries:
+            return sorted(
+                (each.name, int(each.stat(follow_symlinks=False).st_mtime * 1000))
+                for each in entries
+                if each.is_dir(follow_symlinks=False)
+            )
+    except OSError:  # there is none
+        return []
 
 
 @asynccontextmanager

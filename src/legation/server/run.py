@@ -12,11 +12,12 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 import legation
@@ -24,11 +25,12 @@ from legation.clock import SystemClock
 from legation.errors import ConfigInvalid, StorageFailed
 from legation.redact import Redactor
 from legation.server import requirements
+from legation.server.address import own_certificate
 from legation.server.auth import make_authenticate
 from legation.server.http.app import AppOptions, Metrics, make_app
 from legation.server.http.server import Tls, UvicornServer
 from legation.server.http.server import run as run_loop
-from legation.server.installation import prepare_folder
+from legation.server.installation import free_folder, prepare_folder
 from legation.server.instance import Mode, Services, open_instance
 from legation.server.logs import level_of, log_request, logging_to, secrets_of
 from legation.server.mesh import HOSTS, agents_running, mesh_app, mesh_url, take_mesh
@@ -36,6 +38,7 @@ from legation.server.processes.websocket import WebSocketUpgrades
 from legation.server.routes import MESH_ROUTES, ROUTES
 from legation.server.routes.processes import TERMINALS
 from legation.server.routes.sign_in import make_link
+from legation.server.worker import embedded_worker
 from legation.settings import Settings
 from legation.store.datafolder import LOGS
 from legation.store.files import write_atomically
@@ -47,10 +50,14 @@ logger = logging.getLogger("legation.server")
 # commit. It must be shorter than a turn of the loop beside a busy agent: uvloop lets go of the interpreter between two
 # turns and takes it again before the thread wakes, which then begins to count anew.
 SWITCH_S: Final = 0.0002
+OPEN_TO_ALL: Final = (
+    "--no-token: whoever reaches %s runs agents and has the files of the allowed folders, without a credential. Approvals, "
+    "grants, tokens and trust need one while agents run; but over /v1/acp a client answers what its own connection was "
+    "asked, so that an agent on this machine could be that client and allow itself anything"
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Up:
+class Up(msgspec.Struct, frozen=True):
     """A server that listens."""
 
     url: str
@@ -58,14 +65,36 @@ class Up:
     mesh_url: str | None  # for supervisors of this machine
 
 
+class ServerStart(msgspec.Struct, frozen=True):
+    """The start of a server, beyond its settings. `no_token` is for the command line alone: no file and no variable
+    opens a server to whoever reaches it."""
+
+    mode: Mode
+    announce: Callable[[Up], None]
+    exit_with_parent: bool = False
+    no_token: bool = False
+
+    def beside_others(self, settings: Settings) -> bool:
+        """Tell whether it was started as programs start sandbox-agent's, any number of which can run at once."""
+        as_there = self.no_token or settings.source("token").startswith("flag")
+        chosen = settings.source("data_dir") != "default" or settings.database_url is not None
+        return self.mode == "server" and as_there and not chosen
+
+
 def run(
-    settings: Settings, *, mode: Mode, announce: Callable[[Up], None], exit_with_parent: bool = False
+    settings: Settings,
+    *,
+    mode: Mode,
+    announce: Callable[[Up], None],
+    exit_with_parent: bool = False,
+    no_token: bool = False,
 ) -> None:
     """Run a server until it is told to stop, by a signal, by `POST /v1/stop` or by its parent's end."""
-    requirements.check(settings)
+    start = ServerStart(mode, announce, exit_with_parent, no_token)
+    requirements.check(settings, no_token=no_token)
     _allow_many_connections()
     sys.setswitchinterval(SWITCH_S)
-    run_loop(_run(settings, mode, announce, exit_with_parent=exit_with_parent))
+    run_loop(_run(settings, start))
 
 
 def _allow_many_connections() -> None:
@@ -75,28 +104,27 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _run(
-    settings: Settings, mode: Mode, announce: Callable[[Up], None], *, exit_with_parent: bool
-) -> None:
+async def _run(settings: Settings, start: ServerStart) -> None:
     with ExitStack() as listening:
         # Before anything else: of a port that is taken it is told while there is nothing to undo.
         mesh = take_mesh(settings.mesh_port)
         for sock in mesh:
             listening.callback(sock.close)
+        usual = settings.data_dir
+        if start.beside_others(settings):
+            settings = listening.enter_context(free_folder(settings))
         prepare_folder(settings.data_dir)
         redactor = Redactor(secrets_of(settings))
-        with logging_to(_log_target(settings, mode), level_of(settings), redactor):
-            await _serve(settings, mode, announce, redactor, mesh, exit_with_parent=exit_with_parent)
+        with logging_to(_log_target(settings, start.mode), level_of(settings), redactor):
+            if settings.data_dir != usual:
+                logger.warning(
+                    "%s is another server's: this one keeps its data in %s", usual, settings.data_dir
+                )
+            await _serve(settings, start, redactor, mesh)
 
 
 async def _serve(
-    settings: Settings,
-    mode: Mode,
-    announce: Callable[[Up], None],
-    redactor: Redactor,
-    mesh: Sequence[socket.socket],
-    *,
-    exit_with_parent: bool,
+    settings: Settings, start: ServerStart, redactor: Redactor, mesh: Sequence[socket.socket]
 ) -> None:
     loop = asyncio.get_running_loop()
     server: UvicornServer | None = None
@@ -105,11 +133,14 @@ async def _serve(
         if server is not None:
             loop.call_soon(server.stop)  # after the answer to whoever asked
 
-    async with open_instance(settings, mode=mode, clock=SystemClock(), stop=stop) as (services, address):
+    async with open_instance(settings, mode=start.mode, clock=SystemClock(), stop=stop) as (
+        services,
+        address,
+    ):
         for secret in (services.own_token, *services.toolbox.secrets):
             redactor.add(secret)
         link = ""
-        if mode == "up":
+        if start.mode == "up":
             owner = services.installed
             link = (await make_link(services, owner.user, owner.workspace)).url
         here = Up(services.public_url, link, mesh_url(mesh))
@@ -120,21 +151,26 @@ async def _serve(
                 # What is there now stays to the end: to look through it for garbage would hold the loop for
                 # some tens of milliseconds, whenever an agent's input has made enough of other things.
                 gc.freeze()
-                announce(here)
+                start.announce(here)
                 logger.info("listening on %s", services.address.local_url)
+                if start.no_token:
+                    logger.warning(OPEN_TO_ALL, services.address.local_url)
                 if here.mesh_url:
                     logger.info("supervisors of this machine may call %s", here.mesh_url)
 
-            server = _make_server(services, mesh, on_ready)
-            while_listening.enter_context(_stops(server, with_parent=exit_with_parent))
-            await server.serve_on([address.listener])
+            server = _make_server(services, mesh, on_ready, no_token=start.no_token)
+            while_listening.enter_context(_stops(server, with_parent=start.exit_with_parent))
+            async with embedded_worker(services):
+                await server.serve_on([address.listener])
     logger.info("stopped")
 
 
 def _make_server(
-    services: Services, mesh: Sequence[socket.socket], on_ready: Callable[[], None]
+    services: Services, mesh: Sequence[socket.socket], on_ready: Callable[[], None], *, no_token: bool
 ) -> UvicornServer:
-    settings, options, authenticate = services.settings, _options(services), make_authenticate(services)
+    settings, options = services.settings, _options(services)
+    anybody = partial(agents_running, settings.data_dir) if no_token else None
+    authenticate = make_authenticate(services, anybody=anybody)
     app: ASGIApp = make_app(ROUTES, services=services, authenticate=authenticate, options=options)
     if settings.processes:
         app = WebSocketUpgrades(app, TERMINALS, services.clock)
@@ -146,7 +182,7 @@ def _make_server(
             authenticate=authenticate,
             # Its figures are its own: two of one name would be counted as one.
             options=replace(options, cors_origins=(), allowed_hosts=HOSTS, metrics=Metrics()),
-            running=lambda: agents_running(settings.data_dir),
+            running=partial(agents_running, settings.data_dir),
         )
     return UvicornServer(
         app,
@@ -194,6 +230,7 @@ def _options(services: Services) -> AppOptions:
         clock=services.clock,
         metrics=metrics,
         on_request=log_request,
+        elsewhere=services.forwarder,
     )
 
 
@@ -207,7 +244,7 @@ def _server_file(services: Services) -> Iterator[None]:
         pid=os.getpid(),
         started_at=services.started_at,
         version=legation.__version__,
-        certificate=settings.tls_cert.read_text("ascii") if settings.tls_cert else None,
+        certificate=own_certificate(settings),
     )
     path = settings.data_dir / SERVER_FILE
     try:

@@ -5,14 +5,14 @@ INV-A1  A row never holds a secret or anything that somebody typed: ids, address
 INV-A2  A change and its row are one transaction: there is never one without the other.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal, get_args
 
 import msgspec
 
 from legation.clock import new_id
 from legation.errors import InternalError
-from legation.store.database.transaction import Queries, Row, Transaction
+from legation.store.database.transaction import Queries, Row, Transaction, Value
 from legation.store.secrets.sealer import must_be_plain
 from legation.wire.api.identity import AuditEntry
 from legation.wire.principal import Principal
@@ -23,6 +23,7 @@ Change = Literal[
     "token.created", "token.revoked", "link.created", "grant.created", "grant.revoked",
     "keys.rotated", "backup.made", "server.started", "server.stopped", "process.started",
     "folder.trusted", "folder.untrusted", "session.deleted", "data.pruned",
+    "run.submitted", "run.refused", "run.cancelled", "run.messaged", "run.paused", "run.resumed", "template.created",
 ]  # fmt: skip
 
 # What each says of its target, in words for the docs.
@@ -50,6 +51,13 @@ MEANINGS: Final[dict[Change, str]] = {
     "folder.untrusted": "it no longer counts in a folder",
     "session.deleted": "a session was deleted, with all that was recorded of it; an id that may hold a secret is given as the beginning of its SHA-256",
     "data.pruned": "what is older than `before` (ms since the epoch) is being deleted; the target is the kind, `count` how many there were",
+    "run.submitted": "a run was submitted; `agent` and `template` say of what",
+    "run.refused": "a run, or what was asked of one, was not taken; `code` says why",
+    "run.cancelled": "the end of a run was asked for",
+    "run.messaged": "something further was said to the agent of a run",
+    "run.paused": "the agent of a run is to stop for a while",
+    "run.resumed": "a paused, suspended or failed run is to go on",
+    "template.created": "a template of runs was made",
 }
 
 Detail = str | int | bool | None
@@ -74,19 +82,34 @@ def record(
     """A part of the transaction that makes the change: `yield from record(...)`. The detail `via` says by which credential
     of the process's a person did it. A change that is no row of this database names its `row_id` beforehand, and is
     recorded once, however often it is tried."""
+    write = _SQL.record if row_id is None else _SQL.record_once
+    row = _row(principal, action, target, details, now_ms)
+    yield write(**{**row, "id": row_id or row["id"]})
+
+
+def record_each(
+    action: Change, changes: Sequence[tuple[Principal, str, Mapping[str, Detail]]], now_ms: int
+) -> Transaction[None]:
+    """As `record`, of several changes of one kind: who made each, its target and its details."""
+    rows = [_row(principal, action, target, details, now_ms) for principal, target, details in changes]
+    yield _SQL.each("record", rows)
+
+
+def _row(
+    principal: Principal, action: Change, target: str, details: Mapping[str, Detail], now_ms: int
+) -> dict[str, Value]:
     if action not in _CHANGES:
         raise InternalError("cannot record a change that audit.py does not list; add it there")
-    write = _SQL.record if row_id is None else _SQL.record_once
-    yield write(
-        id=row_id or new_id("aud", now_ms=now_ms),
-        workspace=principal.workspace,
-        at=now_ms,
-        actor_kind=must_be_plain(principal.kind, "an actor's kind in the audit log"),
-        actor=must_be_plain(principal.id, "an actor in the audit log"),
-        action=action,
-        target=must_be_plain(target, f"the target of {action}"),
-        details=_encode(action, details if principal.via is None else {**details, "via": principal.via}),
-    )
+    return {
+        "id": new_id("aud", now_ms=now_ms),
+        "workspace": principal.workspace,
+        "at": now_ms,
+        "actor_kind": must_be_plain(principal.kind, "an actor's kind in the audit log"),
+        "actor": must_be_plain(principal.id, "an actor in the audit log"),
+        "action": action,
+        "target": must_be_plain(target, f"the target of {action}"),
+        "details": _encode(action, details if principal.via is None else {**details, "via": principal.via}),
+    }
 
 
 def page(workspace: str, after: str | None, limit: int) -> Transaction[list[AuditEntry]]:

@@ -24,7 +24,6 @@ import tempfile
 import threading
 from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
@@ -254,8 +253,7 @@ class _Digesting(io.RawIOBase):
         return self._digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideFile:
+class OutsideFile(msgspec.Struct, frozen=True):
     """A file that the owner keeps outside of the data folder: `was` there, and what the backup has of it `is` here. Nothing
     outside is written: what is there now may be newer, and somebody else's."""
 
@@ -273,8 +271,7 @@ class OutsideFile:
             return False
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(msgspec.Struct, frozen=True):
     """`moved_aside` is where the old data are: in the new folder."""
 
     files: int

@@ -22,8 +22,6 @@ A reference stands for an event of another stream, by its number there. `run` sa
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from dataclasses import replace as dataclass_replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -306,8 +304,7 @@ LOCAL: Final = "local"  # the first workspace: its streams are stored under thei
 _APART: Final = "\x1f"  # between a workspace and a name: in no name
 
 
-@dataclass(frozen=True, slots=True)
-class StreamInfo:
+class StreamInfo(msgspec.Struct, frozen=True):
     """To a backend `name` is the key that it stores the stream under; to everybody else the name in its workspace."""
 
     name: str
@@ -334,17 +331,15 @@ def is_name(text: str) -> bool:
 
 def named(info: StreamInfo) -> StreamInfo:
     """As it is called in its workspace."""
-    return dataclass_replace(info, name=info.name.rpartition(_APART)[2]) if _APART in info.name else info
+    return replace(info, name=info.name.rpartition(_APART)[2]) if _APART in info.name else info
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Create:
+class Create(msgspec.Struct, frozen=True, eq=False):
     stream: str
     workspace: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Append:
+class Append(msgspec.Struct, frozen=True, eq=False):
     """`size` is that of the raw events together, counted once: to touch each of them again costs more than the sum."""
 
     stream: str
@@ -352,8 +347,7 @@ class Append:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Replace:
+class Replace(msgspec.Struct, frozen=True, eq=False):
     """A new generation: what readers see becomes these events, numbered after all earlier ones, which stay and can be
     read. Reopens the stream; without events that is all it does. `meta` is its metadata from then on."""
 
@@ -362,20 +356,17 @@ class Replace:
     meta: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SetState:
+class SetState(msgspec.Struct, frozen=True, eq=False):
     stream: str
     state: State
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SetMeta:
+class SetMeta(msgspec.Struct, frozen=True, eq=False):
     stream: str
     meta: bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Part(msgspec.Struct, frozen=True, eq=False):
     """A piece of a text that would hold up others' commits. All of them come before the event that names the `blob`."""
 
     stream: str
@@ -384,8 +375,7 @@ class Part:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KeepCheckpoint:
+class KeepCheckpoint(msgspec.Struct, frozen=True, eq=False):
     """The state of a reading of the stream, from `first_seq` on, after the event `seq`, so that another need not begin
     at the beginning. It is made of the events alone: to lose it costs a reading, and nothing else.
 
@@ -420,8 +410,7 @@ class WantedCheckpoint(NamedTuple):
         return place and found.seq <= self.upto and number <= self.number
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sweep:
+class Sweep(msgspec.Struct, frozen=True, eq=False):
     """Delete some of what is left of a deleted stream, and give some free space back to the disk."""
 
     stream: str
@@ -430,11 +419,16 @@ class Sweep:
 Op = Create | Append | Replace | SetState | SetMeta | Part | KeepCheckpoint | Sweep
 
 
-@dataclass(frozen=True, slots=True)
-class StorageTrouble:
+class StorageTrouble(msgspec.Struct, frozen=True):
     """Something a store found or could not do, told once; `code` is a diagnostic code of `wire`."""
 
-    code: Literal["storage/write-failed", "storage/recovered", "storage/malformed-line", "clock/jumped"]
+    code: Literal[
+        "storage/write-failed",
+        "storage/recovered",
+        "storage/malformed-line",
+        "clock/jumped",
+        "session/held-elsewhere",
+    ]
     message: str
     stream: str | None = None
 
@@ -453,6 +447,7 @@ class Backend(Protocol):
 
     durable: bool  # False: `commit` is immediate and keeps nothing; the log itself is the store
     keeps_parts: bool  # else a long event is stored as it is: nobody else is held up by it
+    names_files: bool  # after its streams: a name must then be shorter
 
     def open(self, report: Report) -> None:
         """Take sole ownership and mend what a crash left."""
@@ -513,6 +508,7 @@ class MemoryBackend:
 
     durable = False
     keeps_parts = False
+    names_files = False
 
     def open(self, report: Report) -> None:
         del report

@@ -9,7 +9,8 @@ INV-B3  Exact: levels are whole multiples of a thousandth of a second's refill, 
 
 Counters: one is of a workspace, an agent, a policy and a thing that is counted; each of them is a column of its own, so
 no name can be taken for a part of another. Whoever counts reads all of an agent's counters in one statement and
-writes those that grow, in one serialisable transaction. A refusal writes nothing and gets in nobody's way.
+writes those that grow, each only where it still has the value that was read: so none is lost under read committed
+either, and where one has changed the whole transaction is done again. A refusal writes nothing and gets in nobody's way.
 
 INV-C1  A window never lets more than its limit into any span of time, whatever servers and restarts lie within.
 INV-C2  It counts at most `FINEST` calls each by its own millisecond, and more of them in slots of a span's sixtieth,
@@ -21,21 +22,28 @@ INV-C3  Its time never runs back. A clock that is behind by up to `SKEW_MS` is t
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final, TypeAlias
-from weakref import WeakValueDictionary
 
 import msgspec
 
 from legation.clock import Clock
 from legation.errors import InternalError
-from legation.store.database.transaction import Database, Queries, Transaction, only
+from legation.store.database.transaction import (
+    Database,
+    Overtaken,
+    Queries,
+    Transaction,
+    conditional,
+    only,
+)
 from legation.store.secrets.sealer import must_be_plain
+from legation.tasks import Groups
 
 SKEW_MS: Final = 60_000  # by which the clocks of servers may differ
 FORGET_BATCH: Final = 1000
 TURN_LIMIT: Final = 5.0  # seconds in the line for one bucket: the time of those before, and of Postgres
+MOST_AT_ONCE: Final = 256  # callers whose takes are one statement
 FINEST: Final = 60
 _EXACT: Final = 2**53  # up to here a float holds every whole number
 
@@ -46,8 +54,7 @@ Held: TypeAlias = dict[tuple[str, str], str]
 """The values of an agent's counters, by policy and what is counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True):
     capacity: int  # tokens in a full bucket: what may come at once
     per_seconds: int  # in which an empty one fills
 
@@ -60,14 +67,12 @@ class Limit:
         return self.per_seconds * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class TakeResult:
+class TakeResult(msgspec.Struct, frozen=True):
     allowed: bool
     retry_after: float = 0.0  # seconds, if refused: then there is enough, unless others come first
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
+class _Level(msgspec.Struct, frozen=True):
     """`parts` is tokens times the limit's milliseconds: refill is whole, `capacity` parts a millisecond."""
 
     parts: int
@@ -75,60 +80,77 @@ class _Level:
 
 
 class Buckets:
-    """The buckets of one server: of its callers, one at a time is let to a bucket. A flood at one bucket then keeps one
-    connection busy, not all."""
+    """The buckets of one server: of its callers one at a time goes to a bucket, and takes along whatever has come to the line
+    meanwhile. So a flood at one bucket keeps one connection busy, and is a few statements."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._turns: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._groups = Groups("legation-buckets", self._take_each, MOST_AT_ONCE)
 
     async def take(self, workspace: str, name: str, limit: Limit, cost: int = 1) -> TakeResult:
-        if self._database.dialect == "sqlite":  # has one writer, which commits a whole line at once
-            return await self._take(workspace, name, limit, cost)
-        turn = self._turns.setdefault((workspace, name), asyncio.Lock())
+        _must_be_takeable(workspace, name, limit, cost)  # here: others would be refused along with it
         try:
-            async with asyncio.timeout(TURN_LIMIT):
-                await turn.acquire()
+            return await self._groups.add((workspace, name, limit), cost, TURN_LIMIT)
         except TimeoutError:
             return TakeResult(False, TURN_LIMIT)  # a line as long as that is a flood
-        try:
-            return await self._take(workspace, name, limit, cost)
-        finally:
-            turn.release()
 
-    async def _take(self, workspace: str, name: str, limit: Limit, cost: int) -> TakeResult:
-        return await self._database.transact(take, workspace, name, limit, self._clock.now_ms(), cost)
+    async def _take_each(self, bucket: tuple[str, str, Limit], costs: list[int]) -> list[TakeResult]:
+        return await self._database.transact(take_each, *bucket, self._clock.now_ms(), costs)
 
 
+@conditional
 def take(workspace: str, name: str, limit: Limit, now_ms: int, cost: int = 1) -> Transaction[TakeResult]:
     """As a part of another transaction; alone, through `Buckets`.
 
     `name` says what is limited for whom, `sign-in:192.0.2.7`; it is stored as it is, so never a credential.
     """
-    if not 1 <= cost <= limit.capacity:
-        raise InternalError(f"cannot take {cost} of a bucket of {limit.capacity}: it would never be allowed")
-    must_be_plain(workspace, "the workspace of a bucket")
-    key = {"workspace": workspace, "name": must_be_plain(name, "the name of a bucket")}
-    # A refusal, which is what a crowded bucket mostly gives, costs no write and gets in nobody's way. One conditional
-    # upsert would not be better: in serialisable transactions Postgres has whoever comes second do it again either way.
+    _must_be_takeable(workspace, name, limit, cost)
+    (result,) = yield from take_each(workspace, name, limit, now_ms, [cost])
+    return result
+
+
+# Safe under read committed: the level is set only where it still is what it was read as, or where there still is none. Level and
+# time are all that a bucket has, so whoever finds them the same has missed nothing.
+@conditional
+def take_each(
+    workspace: str, name: str, limit: Limit, now_ms: int, costs: Sequence[int]
+) -> Transaction[list[TakeResult]]:
+    """Take for some callers, in their order: as if each had come by itself at this moment."""
+    key = {"workspace": workspace, "name": name}
+    # Read first: a refusal, which is what a crowded bucket mostly gives, costs no write and gets in nobody's way.
     row = only((yield _BUCKETS.level(**key)))
     full = limit.capacity * limit.per_ms
     stored = None if row is None else _Level(round(row["tokens"] * limit.per_ms), row["updated_at"])
     level = _Level(full, now_ms) if stored is None else _refilled(stored, limit, now_ms)
-    missing = cost * limit.per_ms - level.parts
-    if missing <= 0:
-        level = _Level(-missing, level.at)
-    if missing <= 0 or (stored is not None and level.at < stored.at):  # the clock was set back: remember
-        yield _BUCKETS.set_level(
+    parts, results = level.parts, []
+    for cost in costs:
+        missing = cost * limit.per_ms - parts
+        if missing <= 0:
+            parts = -missing
+            results.append(TakeResult(True))
+        else:
+            results.append(TakeResult(False, (level.at - now_ms + _refill_ms(missing, limit)) / 1000))
+    # Where the clock was set back that is remembered, whether anything is taken or not.
+    if parts < level.parts or (stored is not None and level.at < stored.at):
+        moved = yield _BUCKETS.set_level(
             **key,
-            tokens=level.parts / limit.per_ms,
+            tokens=parts / limit.per_ms,
             updated_at=level.at,
-            full_at=level.at + _refill_ms(full - level.parts, limit),
+            full_at=level.at + _refill_ms(full - parts, limit),
+            former=None if row is None else row["tokens"],
+            former_at=None if row is None else row["updated_at"],
         )
-    if missing <= 0:
-        return TakeResult(True)
-    return TakeResult(False, (level.at - now_ms + _refill_ms(missing, limit)) / 1000)
+        if not moved:
+            raise Overtaken(f"cannot take of the bucket {name}: others were faster; try again")
+    return results
+
+
+def _must_be_takeable(workspace: str, name: str, limit: Limit, cost: int) -> None:
+    if not 1 <= cost <= limit.capacity:
+        raise InternalError(f"cannot take {cost} of a bucket of {limit.capacity}: it would never be allowed")
+    must_be_plain(workspace, "the workspace of a bucket")
+    must_be_plain(name, "the name of a bucket")
 
 
 def forget_full(now_ms: int) -> Transaction[int]:
@@ -156,10 +178,26 @@ def held(workspace: str, agent: str) -> Transaction[Held]:
 
 
 def put(
-    workspace: str, agent: str, policy: str, what: str, value: str, until: int | None
+    workspace: str,
+    agent: str,
+    policy: str,
+    what: str,
+    value: str,
+    until: int | None,
+    former: str | None = None,
 ) -> Transaction[None]:
-    """Keep a value; `until` None: it is never forgotten."""
-    yield _COUNTERS.put(workspace=workspace, agent=agent, policy=policy, what=what, value=value, until=until)
+    """Keep a value in place of the `former` one, None where there was none. `until` None: it is never forgotten."""
+    put = yield _COUNTERS.put(
+        workspace=workspace,
+        agent=agent,
+        policy=policy,
+        what=what,
+        value=value,
+        until=until,
+        former=former,
+    )
+    if not put:
+        raise Overtaken(f"cannot count {what} of {policy}: others were faster; try again")
 
 
 def forget(now_ms: int) -> Transaction[int]:

@@ -1,7 +1,9 @@
 """Names in the data folder, and the folders there: all of it is its owner's alone. `server.json` is named in
 `wire/api/server.py`."""
 
+import hashlib
 import os
+import re
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,9 @@ LOGS: Final = "logs"
 CONFIG: Final = "config"  # what a backup had of files that the owner keeps elsewhere; nothing reads it
 SERVER: Final = "server-id"  # which server this is among those of one database: not part of a backup
 WORK: Final = "work"  # folders of sessions that were given none, by workspace and id
+SERVERS: Final = (
+    "servers"  # data of further servers that programs started while the usual folder was another's
+)
 DISCARDED: Final = "discarded"  # folders that are being removed
 SIZES: Final = "sizes.json"  # how large everything was, hour by hour
 COPIES: Final = ".backup-"  # folders of databases that are on their way into an archive
@@ -26,6 +31,17 @@ REPLACED: Final = "replaced"  # what was there before a restore, by the time of 
 _OWN: Final = 0o700
 # How far down the folders are of Legation's own making; below that they are an agent's, or somebody's work.
 _DEPTHS: Final = {"agents": 4, "processes": 3, "work": 3}
+
+
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
+DIGEST: Final = "="  # begins the name of a folder that is a digest
+
+
+def folder_name(session_id: str) -> str:
+    """Name a session's own folder in `WORK`: by its id, or by a digest of one that is no name of a file everywhere."""
+    if _FILE_NAME.fullmatch(session_id):
+        return session_id
+    return f"{DIGEST}{hashlib.sha256(session_id.encode()).hexdigest()}"
 
 
 def make_folder(path: Path) -> None:

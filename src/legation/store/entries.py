@@ -11,7 +11,6 @@ INV-E2  A session that a server's end may have left half done is `due`, from the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final, NamedTuple, Self, TypeAlias
 
@@ -144,8 +143,7 @@ def told_ms(updated_at: str | None) -> int:
         return 0
 
 
-@dataclass(frozen=True, slots=True)
-class StreamQuery:
+class StreamQuery(msgspec.Struct, frozen=True):
     """Streams of a workspace that have a place in a list, behind the one of `after`."""
 
     backwards: ClassVar[bool] = False  # the last place is the first of the list
@@ -157,7 +155,7 @@ class StreamQuery:
         raise NotImplementedError
 
     def behind(self, place: Place) -> Self:
-        return replace(self, after=place)
+        return msgspec.structs.replace(self, after=place)
 
     def found(self, streams: Iterable[tuple[StreamInfo, Entry | None]]) -> list[PlacedStream]:
         """Those of them that are in it, in order."""
@@ -174,8 +172,7 @@ class StreamQuery:
         return [each for each in found if (each[0] < after if self.backwards else after < each[0])]
 
 
-@dataclass(frozen=True, slots=True)
-class ByName(StreamQuery):
+class ByName(StreamQuery, frozen=True):
     """Every stream whose name begins so, that is in one of these states."""
 
     prefix: str = ""
@@ -186,8 +183,7 @@ class ByName(StreamQuery):
         return (0, name) if info.state in self.states and name.startswith(self.prefix) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Newest(StreamQuery):
+class Newest(StreamQuery, frozen=True):
     """Sessions, the newest first (so the time in ms below zero), then by id. Neither changes: the last of a page says where
     the next begins."""
 
@@ -197,8 +193,7 @@ class Newest(StreamQuery):
         return -entry.began, named(info).name
 
 
-@dataclass(frozen=True, slots=True)
-class LastUsed(StreamQuery):
+class LastUsed(StreamQuery, frozen=True):
     """Sessions of an agent that can be loaded, the last used first; in one folder, if that is given."""
 
     backwards: ClassVar[bool] = True
@@ -212,8 +207,7 @@ class LastUsed(StreamQuery):
         return (entry.used, named(info).name) if loads and self.cwd in (None, entry.cwd) else None
 
 
-@dataclass(frozen=True, slots=True)
-class LastFailed(StreamQuery):
+class LastFailed(StreamQuery, frozen=True):
     """Open sessions of an agent whose process ended by itself, in the order of `Newest`."""
 
     agent: str = ""
@@ -226,8 +220,7 @@ class LastFailed(StreamQuery):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class WorkingIn(StreamQuery):
+class WorkingIn(StreamQuery, frozen=True):
     """Sessions that work in that folder, or below it; with them those with several folders, of which one may be there. By
     name."""
 
@@ -240,8 +233,7 @@ class WorkingIn(StreamQuery):
         return (0, named(info).name) if there or entry.flags & SEVERAL else None
 
 
-@dataclass(frozen=True, slots=True)
-class Due(StreamQuery):
+class Due(StreamQuery, frozen=True):
     """Sessions that a server's end may have left half done, by name."""
 
     def place(self, info: StreamInfo, entry: Entry | None) -> Place | None:

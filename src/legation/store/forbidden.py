@@ -1,5 +1,7 @@
 """The places that Legation never opens for anybody, wherever a session works and whatever folders are served: its data
 folders and what a restore left beside them, its keys and tokens, and the policy, tools, agents and settings files in force.
+And those that it opens only where they are listed: the dot-folders directly below the home folder, where other programs keep
+their keys.
 
 Everything that opens a file or a folder for an agent or a caller asks this list. `tests/test_places.py` knows those ways.
 
@@ -44,10 +46,18 @@ class ForbiddenPlaces:
         *,
         but: Sequence[Path] = (),
         workspace: str | None = None,
+        home: Path | None = None,
+        listed: Sequence[Path] = (),
     ) -> None:
         """`folders` are data folders, `files` whatever else, of which some may be folders. `but` are folders in them that
-        may be used all the same. Of a `workspace`, only its own sessions' folders may become such ones."""
+        may be used all the same. Of a `workspace`, only its own sessions' folders may become such ones. Dot-folders of
+        `home` are open as far as they are `listed`."""
         self._workspace = workspace
+        self._home, self._listed = home, tuple(listed)
+        self._homes = () if home is None else tuple({_absolute(home).parts, _real(home).parts})
+        self._open_dots = tuple(
+            parts for each in listed for parts in {_absolute(each).parts, _real(each).parts}
+        )
         self._folders = tuple(map(_absolute, folders))
         self._files = tuple(map(_absolute, files))
         self._but = tuple(each.parts for each in but)
@@ -55,8 +65,11 @@ class ForbiddenPlaces:
         self._kernel = kernel - {Path("/").stat().st_dev}  # where there is no such mount, it is the disk's
 
     @classmethod
-    def in_force(cls, settings: Settings, environ: Mapping[str, str]) -> ForbiddenPlaces:
-        """The places of a server: no caller decides by a file that it has opened what agents may do or what the server is."""
+    def in_force(
+        cls, settings: Settings, environ: Mapping[str, str], listed: Sequence[Path] = ()
+    ) -> ForbiddenPlaces:
+        """The places of a server: no caller decides by a file that it has opened what agents may do or what the server is.
+        `listed` are folders that its owner named, in words or by starting it there."""
         named = (
             config_file(environ),
             settings.policy,
@@ -72,19 +85,28 @@ class ForbiddenPlaces:
         return cls(
             [each for each in folders if each.is_absolute()],
             [each for each in named if each is not None and each.is_absolute()],
+            home=Path(environ["HOME"]) if Path(environ.get("HOME", "")).is_absolute() else None,
+            listed=listed,
         )
 
     def but(self, *folders: Path) -> ForbiddenPlaces:
-        return ForbiddenPlaces(self._folders, self._files, but=folders, workspace=self._workspace)
+        return self._with(folders, self._workspace, self._listed)
 
     def in_workspace(self, workspace: str) -> ForbiddenPlaces:
-        return ForbiddenPlaces(self._folders, self._files, workspace=workspace)
+        return self._with((), workspace, self._listed)
+
+    def _with(self, but: Sequence[Path], workspace: str | None, listed: Sequence[Path]) -> ForbiddenPlaces:
+        return ForbiddenPlaces(
+            self._folders, self._files, but=but, workspace=workspace, home=self._home, listed=listed
+        )
 
     def of_session(self, folders: Iterable[Path]) -> ForbiddenPlaces:
-        """For a session that works in these, links resolved: one that Legation made for it lies in the data folder."""
-        works = [Path(os.path.realpath(each)) / WORK for each in self._folders]
+        """For a session that works in these, links resolved: one that Legation made for it lies in the data folder. They
+        were judged when it began: what is in them is as good as listed."""
+        works, folders = [_real(each) / WORK for each in self._folders], tuple(folders)
         own = [folder for folder in folders for work in works if self._is_own(folder, work)]
-        return self.but(*own) if own else self
+        dotted = [folder for folder in folders if self._dot_folder(folder.parts) is not None]
+        return self._with(own, self._workspace, (*self._listed, *dotted)) if own or dotted else self
 
     def _is_own(self, folder: Path, work: Path) -> bool:
         if not folder.is_relative_to(work):
@@ -94,12 +116,23 @@ class ForbiddenPlaces:
 
     def check_name(self, parts: Parts) -> None:
         """Refuse an absolute path by its name, whether something is there or not."""
-        if not self._is_open(parts) and self._is_named(parts):
+        if self._is_open(parts):
+            return
+        if self._is_named(parts):
             raise _refusal()
+        dot = self._dot_folder(parts)
+        # A dot-file of the home is a file like any other; below a dot-folder nothing is, there or not.
+        if dot is not None and (len(parts) > len(dot) or Path(*dot).is_dir()):
+            raise _unlisted(dot)
+
+    def check_new_folder(self, parts: Parts) -> None:
+        """Refuse a folder that is to be made, or moved there, if it would be a dot-folder of the home."""
+        if not self._is_open(parts) and (dot := self._dot_folder(parts)) is not None:
+            raise _unlisted(dot)
 
     def check_above(self, parts: Parts) -> None:
         """Refuse a name that is to go, or to be given to something, if what is in it would be one of ours by its name."""
-        if any(_begins(own, parts) for own in (*self._names(), *self._links())):
+        if any(_begins(own, parts) for own in (*self._names(), *self._links(), *self._homes)):
             raise _refusal()
 
     def check(self, status: os.stat_result) -> None:
@@ -138,10 +171,12 @@ class ForbiddenPlaces:
     def check_tree(self, status: os.stat_result) -> None:
         """Refuse to have a folder go, with everything in it, if one of ours is in there."""
         self.check(status)
-        names = (*self._names(), *self._links())
+        names = (*self._names(), *self._links(), *((*home, ".") for home in self._homes))
         above = {Path(*own[:count]) for own in names for count in range(1, len(own))}
         if identity(status) in {identity(found) for each in above if (found := _look(each))}:
-            raise Forbidden("cannot move or delete this folder: Legation's own data is in it; choose another")
+            raise Forbidden(
+                "cannot move or delete this folder: Legation's own data, or your home, is in it; choose another"
+            )
 
     def look(self) -> Looked:
         """The list as it is now, for whoever goes through many files."""
@@ -149,6 +184,15 @@ class ForbiddenPlaces:
 
     def _is_open(self, parts: Parts) -> bool:
         return any(_begins(parts, own) for own in self._but)
+
+    def _dot_folder(self, parts: Parts) -> Parts | None:
+        """Find the dot-folder of the home that it is, or is in; None for one that is listed, and for all else."""
+        for home in self._homes:
+            if len(parts) > len(home) and _begins(parts, home) and parts[len(home)].startswith("."):
+                dot = parts[: len(home) + 1]
+                listed = any(_begins(each, dot) and _begins(parts, each) for each in self._open_dots)
+                return None if listed else dot
+        return None
 
     def _is_named(self, parts: Parts) -> bool:
         if any(_begins(parts, own) for own in self._names()):
@@ -238,6 +282,10 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))  # noqa: PTH100 - without following links
 
 
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
 def _begins(parts: Parts, with_: Parts) -> bool:
     return parts[: len(with_)] == with_
 
@@ -278,3 +326,10 @@ def _look(place: Path) -> os.stat_result | None:
 
 def _refusal() -> Forbidden:
     return Forbidden("cannot use this path: it is Legation's own or the system's; choose another")
+
+
+def _unlisted(dot: Parts) -> Forbidden:
+    return Forbidden(
+        f"cannot use this path: {Path(*dot)} is a folder of the home that begins with a dot, where keys are kept; list it "
+        "with `--folder` when you start the server"
+    )

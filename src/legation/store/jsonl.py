@@ -109,6 +109,7 @@ class _OpenFile:
 class JsonlBackend:
     durable = True
     keeps_parts = False
+    names_files = True
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -53,7 +53,9 @@ SHARE_LIMIT = (
 PART_BYTES = 512 * 1024  # of a long text that are one commit: some milliseconds of the disk
 READERS = 2  # threads: who looks a stream up does not wait for what another one reads
 READ_BYTES = 512 * 1024  # what a subscriber that is behind reads at once
-NAME_BYTES = 200  # of a stream's name, percent-encoded: it is a file's name in some stores
+NAME_BYTES = 300  # of a stream's name: a client's id of 256 bytes, and a word before it
+FILE_NAME_BYTES = 200  # of one that is a file's name too, percent-encoded
+AT_ONCE = 500  # entries of a list that are read together, where all are asked for
 MAX_GROUP = 512  # ops in one transaction
 GROUP_BYTES = 512 * 1024  # of its events: what would be more is a commit of its own, unless it is the first
 RETRY_FIRST = 0.05  # seconds to the next try after a failed commit: the disk's time, not the agent's
@@ -68,13 +70,14 @@ _R = TypeVar("_R")
 def _ignore(_: StorageTrouble) -> None: ...
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: str, *, is_file: bool) -> None:
+    most = FILE_NAME_BYTES if is_file else NAME_BYTES
     try:
-        size = len(quote(name, safe=""))
+        size = len(quote(name, safe="") if is_file else name.encode())
     except UnicodeEncodeError:
         size = 0
-    if not 0 < size <= NAME_BYTES or not is_name(name):
-        raise InvalidParams(f"cannot name a stream {name[:32]!r}: use 1 to {NAME_BYTES} characters of text")
+    if not 0 < size <= most or not is_name(name):
+        raise InvalidParams(f"cannot name a stream {name[:32]!r}: use 1 to {most} characters of text")
 
 
 class EventLog:
@@ -141,7 +144,7 @@ class EventLog:
 
     async def stream(self, name: str, workspace: str = "local") -> Stream:
         """The stream of that name in the workspace, made if need be."""
-        _check_name(name)
+        _check_name(name, is_file=self._backend.names_files)
         if not self.writable:
             raise log_closed(name)
         key = key_of(name, workspace)
@@ -174,7 +177,9 @@ class EventLog:
         """Return what is known of the stream of that name, also of one that was deleted; nothing is opened for that."""
         self.must_be_readable(f"stream {name[:32]}")
         try:
-            _check_name(name)  # what is none may be the key of another workspace's
+            _check_name(
+                name, is_file=self._backend.names_files
+            )  # what is none may be the key of another workspace's
         except InvalidParams:
             return None
         key = key_of(name, workspace)
@@ -204,6 +209,16 @@ class EventLog:
                     continue
             del kept
             return [(place, named(info)) for place, info in found[:limit]]
+
+    async def each(self, query: StreamQuery, first: int = AT_ONCE) -> AsyncIterator[PlacedStream]:
+        """All of a list, read in pages, so that others have their turn in between: one of so many first, then larger ones."""
+        size = min(first, AT_ONCE)
+        while page := await self.page(query, size):
+            for placed in page:
+                yield placed
+            if len(page) < size:
+                return
+            query, size = query.behind(page[-1][0]), min(2 * size, AT_ONCE)
 
     async def sweep(self, stream: Stream) -> None:
         """Have what is left of a deleted stream go, commit by commit, so that others' come between."""

@@ -29,6 +29,8 @@ _PAUSE: Final = 0.002  # seconds
 TABLES: Final = {
     "trace_step": "traces", "trace_head": "traces", "approval": "traces",
     "trace_content": "content", "content_key": "content", "content_page": "content", "content_stream": "content",
+    "run": "runs", "run_template": "runs", "run_attempt": "runs", "run_resource": "runs", "run_event": "runs",
+    "run_output": "runs", "run_output_failure": "runs", "cleanup_attempt": "runs", "usage_ledger": "runs",
 }  # fmt: skip
 _FOLDERS: Final = {
     "blobs": (BLOBS,),
@@ -40,7 +42,8 @@ _FOLDERS: Final = {
 KINDS: Final = {
     "sessions": "the event log of sessions",
     "traces": "steps of the trace, and approvals",
-    "content": "what was said in them, sealed",
+    "content": "what was said in them, and in runs, sealed",
+    "runs": "durable runs, and what was reported of them",
     "database": "the rest of the database",
     "blobs": "files",
     "work": "work folders of sessions",

@@ -234,6 +234,7 @@ Page = tuple[int, int, bytes]
 class SqliteBackend:
     durable = True
     keeps_parts = True
+    names_files = False
 
     def __init__(self, path: Path) -> None:
         self._path = path

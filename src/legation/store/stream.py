@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
         async def keep(self, stream: Stream, text: bytes) -> str: ...
         async def checkpoint(self, stream: str, wanted: WantedCheckpoint) -> KeepCheckpoint | None: ...
         async def sweep(self, stream: Stream) -> None: ...
-        async def room(self, stream: Stream) -> None: ...
 
 
 TAIL_EVENTS = 16_384  # recent events kept for subscribers that keep up; the others read from the store
@@ -58,8 +56,7 @@ SLICE_EVENTS, SLICE_BYTES = 2_000, 4 * 1024 * 1024  # that are numbered before o
 NO_META = b"{}"  # of a stream of which nothing was noted, or nothing is left
 
 
-@dataclass(slots=True, eq=False)
-class Receipt:
+class Receipt(msgspec.Struct, eq=False):
     """The numbers that `append` gave. Await it to know that the events are durable."""
 
     stream: Stream
@@ -76,19 +73,15 @@ class ReservedEvent:
 
     def __init__(self, stream: Stream, event: Event) -> None:
         self._stream = stream
-        self._event = event
+        self.event = event
         self.filled = asyncio.Event()
-
-    @property
-    def op(self) -> Append:
-        return Append(self._stream.key, [self._event], size_of([self._event]))
 
     def fill(self, draft: Draft | None = None) -> None:
         """With what it was reserved with, unless there is better. What is filled stays as it is."""
         if self.filled.is_set():
             return
         if draft is not None:
-            [self._event] = _numbered([draft], self._event.seq, self._event.at)
+            [self.event] = _numbered([draft], self.event.seq, self.event.at)
         self.filled.set()
         self._stream.advance()
 
@@ -159,10 +152,6 @@ class Stream:
             self.advance(Append(self.key, events, size_of(events)))
         return receipt
 
-    async def room(self) -> None:
-        """Wait until the disk has caught up enough with this stream to take more of it."""
-        await self._log.room(self)
-
     async def keep(self, draft: Draft) -> Draft:
         """Store a long text ahead of its event, in parts that hold up nobody; where that cannot be, it comes with it."""
         self._must_be_open()
@@ -199,7 +188,7 @@ class Stream:
             if isinstance(first, ReservedEvent):
                 if not first.filled.is_set():
                     return
-                first = first.op
+                first = Append(self.key, [first.event], size_of([first.event]))
             self._line.popleft()
             if isinstance(first, Append):
                 self._ahead += first.events
@@ -341,6 +330,11 @@ class Stream:
             self._give_meta(meta, replaces)
         self._changing = True
         await self._log.commit(self, op)
+
+    @property
+    def saved(self) -> int:
+        """The last number that is on the disk."""
+        return self._saved
 
     async def durable(self, seq: int) -> None:
         """Returns when every event up to that number is on the disk."""
@@ -487,6 +481,10 @@ class Stream:
         generation goes on with the newest, unless he gives the `floor` of that."""
         start = max(seq, (self.floor if floor is None else floor) - 1) - self._before_tail
         return self._tail[start:] if start >= 0 else None
+
+    def is_behind_tail(self, seq: int) -> bool:
+        """Whether what follows that number must be read from the store."""
+        return seq < self._before_tail
 
     def since_ahead(self, seq: int) -> list[Event] | None:
         """The same as `since`, with those that are on the way to the disk."""

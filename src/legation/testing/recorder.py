@@ -19,9 +19,11 @@ import re
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from legation.errors import InvalidParams
 from legation.proc import Child, Command, Exit, Launcher, Pipes

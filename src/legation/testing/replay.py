@@ -112,6 +112,9 @@ class ReplayedChild(Child):
     def lines(self) -> AsyncIterator[list[bytes]]:
         return self._hear()
 
+    def forget(self) -> None:
+        """Do nothing: no file has how it ended."""
+
     async def blocks(self) -> list[bytes]:
         return await in_blocks(self._blocks)
 

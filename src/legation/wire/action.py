@@ -31,6 +31,7 @@ from msgspec import UNSET
 
 from legation.errors import InvalidParams
 from legation.wire.acp.updates import Diff, ToolCallPatch, ToolKind
+from legation.wire.resolved import ResolvedPaths
 
 if TYPE_CHECKING:
     from legation.wire.acp.methods import PermissionOption, PermissionOutcome
@@ -221,12 +222,12 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, weak
     def digest(self, policy_version: str = "") -> str:
         """The digest that an approval is bound to: who does what with which arguments, under which policy."""
         bound = _bound(self).copy()
-        bound.update(_canonical({"policy": policy_version, "tool": self.tool})[1:])
+        bound.update(f'"policy":{_text(policy_version)},"tool":{_text(self.tool)}}}'.encode())  # as `_encode`
         return bound.hexdigest()
 
 
-def _canonical(value: Mapping[str, object]) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+_text: Final = json.encoder.encode_basestring_ascii
+_encode: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _bound(action: Action) -> hashlib._Hash:
@@ -235,7 +236,7 @@ def _bound(action: Action) -> hashlib._Hash:
     key = id(action)
     if (known := _long_digests.get(key)) is not None:
         return known[1]
-    text = _canonical({"agent": action.agent, "params": action.params})[:-1] + b","
+    text = _encode({"agent": action.agent, "params": action.params})[:-1].encode() + b","
     found = hashlib.sha256(text)
     if len(text) > _LONG_PARAMS:
         forget = weakref.ref(action, lambda _: _long_digests.pop(key, None))
@@ -585,8 +586,15 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: int | None = None
     tool_call_id: str | None = None
     turn: str | None = None
+    cwd: str | None = (
+        None  # where its session works, and its agent's home; absolute, None where they are not here
+    )
+    home: str | None = None
     diffs: tuple[Diff, ...] = ()  # what the agent says it would change
     editable: bool = False  # it would act on other arguments, if it is answered with some
+    resolved: ResolvedPaths | None = (
+        None  # of an agent on another machine: what whoever acts for it found there
+    )
 
 
 class Decision(msgspec.Struct, frozen=True):

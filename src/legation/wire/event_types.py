@@ -1,5 +1,5 @@
-"""Event types of Legation's own: on the streams of a session, of a host, of a server and of approvals; diagnostics. Rows of the
-log from typed payloads, and typed payloads from rows; session updates in a normalised shape.
+"""Event types of Legation's own: on the streams of a session, of a host, of a server, of approvals and of the inbox;
+diagnostics. Rows of the log from typed payloads, and typed payloads from rows; session updates in a normalised shape.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,6 +24,7 @@ from legation.wire.acp.updates import (
 )
 from legation.wire.action import Action, Ask, Decision, Outcome
 from legation.wire.api.approvals import ApprovalChanged
+from legation.wire.api.inbox import InboxChanged
 from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Draft, Event, Payload, params_draft
 
 # Legation's own events on a session's stream: what ACP has no update for.
@@ -322,6 +323,7 @@ class DiagnosticCode(StrEnum):
     SESSION_RECOVERY_SKIPPED = "session/recovery-skipped"
     SESSION_LOAD_FAILED = "session/load-failed"
     SESSION_REPLAY_SHORTER = "session/replay-shorter"
+    SESSION_HELD_ELSEWHERE = "session/held-elsewhere"
     STORAGE_WRITE_FAILED = "storage/write-failed"
     STORAGE_RECOVERED = "storage/recovered"
     STORAGE_MALFORMED_LINE = "storage/malformed-line"
@@ -350,6 +352,7 @@ DIAGNOSTIC_MEANINGS: Mapping[DiagnosticCode, str] = {
     DiagnosticCode.SESSION_RECOVERY_SKIPPED: "a session could not be taken up again after a restart",
     DiagnosticCode.SESSION_LOAD_FAILED: "the agent could not load the session",
     DiagnosticCode.SESSION_REPLAY_SHORTER: "the agent told less of a session than is recorded, which stays",
+    DiagnosticCode.SESSION_HELD_ELSEWHERE: "another server of the database had a session of the same id first",
     DiagnosticCode.STORAGE_WRITE_FAILED: "events were delivered from memory and could not be stored yet",
     DiagnosticCode.STORAGE_RECOVERED: "a damaged end of a log was cut off, or waiting events were stored at last",
     DiagnosticCode.STORAGE_MALFORMED_LINE: "a line of a stored log could not be read and was skipped",
@@ -398,8 +401,15 @@ HOST_STREAM: tuple[type[Payload], ...] = (
 )
 SERVER_STREAM: tuple[type[Payload], ...] = (ServerStarted, ServerStopped, Diagnostic)
 APPROVAL_STREAM: tuple[type[Payload], ...] = (ApprovalChanged,)
+INBOX_STREAM: tuple[type[Payload], ...] = (InboxChanged,)
 
-EVENT_TYPES: tuple[type[Payload], ...] = (*SESSION_STREAM, *HOST_STREAM, *SERVER_STREAM, *APPROVAL_STREAM)
+EVENT_TYPES: tuple[type[Payload], ...] = (
+    *SESSION_STREAM,
+    *HOST_STREAM,
+    *SERVER_STREAM,
+    *APPROVAL_STREAM,
+    *INBOX_STREAM,
+)
 
 
 # Rows and payloads.

@@ -22,7 +22,7 @@ import msgspec
 
 from legation.wire import jsontext
 
-VERSION = 4
+VERSION = 6
 """Of the public contract: the event types and their fields. See docs/reference/events.md."""
 
 UNRECOGNIZED = "unrecognized-update"

@@ -48,6 +48,15 @@ def write(value: object) -> bytes:
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
 
 
+def what_is_wrong(error: msgspec.ValidationError) -> str:
+    """Describe the error without the value, which may be part of a prompt."""
+    text = str(error)
+    if not text.startswith("Invalid value"):
+        return text
+    _, at, where = text.rpartition(" - at ")
+    return f"Invalid value{at}{where}" if at else "Invalid value"
+
+
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):

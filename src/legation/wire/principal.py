@@ -1,8 +1,9 @@
 """Principals: what any credential becomes before anything is decided about its request."""
 
 import re
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
+
+import msgspec
 
 Role = Literal["owner", "operator", "approver", "viewer"]
 Scope = Literal["read", "call", "operate", "approve", "manage", "instance", "backup"]
@@ -48,8 +49,7 @@ def is_agent_name(text: str) -> bool:
     return _AGENT_NAME.fullmatch(text) is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Principal:
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
     """`kind` is an open set: later surfaces add theirs and touch no route."""
 
     kind: str  # "user" (a signed-in person), "token", "process" (the server's own), later "runner", ...

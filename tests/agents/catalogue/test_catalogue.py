@@ -12,7 +12,7 @@ import legation
 from legation.agents import catalogue as module
 from legation.agents.catalogue.catalogue import home_of
 from legation.agents.install.lock import shipped
-from legation.errors import ConfigInvalid, InvalidParams, NotFound, Unavailable
+from legation.errors import CapabilityUnsupported, ConfigInvalid, InvalidParams, NotFound, Unavailable
 from legation.host.agent import AgentHomes
 from legation.host.options import AgentDefinition
 
@@ -21,8 +21,8 @@ ACP = "node_modules/@agentclientprotocol/claude-agent-acp"
 
 def test_the_known_agents_are_listed_in_order(machine: Machine) -> None:
     native = ("claude", "codex", "opencode", "amp")
-    by_acp = ("gemini", "claude-acp", "codex-acp", "opencode-acp")
-    assert machine.catalogue().names() == (*native, *by_acp, "rehearsal")
+    by_acp = ("gemini", "claude-acp", "codex-acp", "opencode-acp", "pi", "cursor")
+    assert machine.catalogue().names() == (*native, *by_acp, "rehearsal", "mock")
     assert module.names() == machine.catalogue().names()
 
 
@@ -30,9 +30,19 @@ def test_the_built_in_agent_is_always_ready(machine: Machine) -> None:
     agent = machine.catalogue().agent("rehearsal")
     assert (agent.how, agent.version, agent.sign_in) == ("built in", legation.__version__, "not needed")
     assert agent.ready
-    start = machine.catalogue().start("mock")
+    start = machine.catalogue().start("rehearsal")
     assert start.argv == (sys.executable, "-P", "-m", "legation.agents.rehearsal")
-    assert module.command_of("mock") == module.command_of("rehearsal") == start.argv
+    assert module.command_of("rehearsal") == start.argv
+
+
+def test_the_mock_is_an_agent_of_its_own_that_an_own_agent_can_stand_in_for(machine: Machine) -> None:
+    assert machine.catalogue().agent("mock").how == "built in"
+    assert machine.catalogue().start("mock").argv[-1] == "legation.agents.rehearsal.mock"
+    machine.custom(f'[agents.mock]\ncommand = "{sys.executable}"\ntitle = "Mine"\n')
+    found = machine.catalogue()
+    assert found.names().count("mock") == 1
+    assert (found.agent("mock").how, found.agent("mock").title) == ("custom", "Mine")
+    assert found.start("mock").argv == (sys.executable,)
 
 
 def test_an_agent_that_is_nowhere_says_how_to_get_it(machine: Machine) -> None:
@@ -44,6 +54,19 @@ def test_an_agent_that_is_nowhere_says_how_to_get_it(machine: Machine) -> None:
     assert "legation agents install codex-acp" in agent.problem
     with pytest.raises(Unavailable, match="legation agents install codex-acp"):
         machine.catalogue().start("codex-acp")
+
+
+@pytest.mark.parametrize(("name", "program"), [("pi", "pi-acp"), ("cursor", "cursor-agent")])
+def test_an_agent_that_is_not_locked_is_found_on_path_alone(
+    machine: Machine, name: str, program: str
+) -> None:
+    agent = machine.catalogue().agent(name)
+    assert (agent.how, agent.wanted) == (None, None)
+    assert "get it by" in (agent.problem or "")
+    with pytest.raises(CapabilityUnsupported, match=f"cannot install {name}: .* get it by"):
+        machine.catalogue().install(name)
+    machine.on_path(program)
+    assert machine.catalogue().agent(name).how == "on PATH"
 
 
 def test_an_agent_on_path_is_found_with_its_package_s_version(machine: Machine) -> None:
@@ -116,6 +139,14 @@ def test_keys_are_told_by_presence_only(machine: Machine) -> None:
     assert "canary" not in repr(found.keys("claude"))
 
 
+def test_amp_is_given_the_key_that_sandbox_agent_gives_it_beside_its_own(machine: Machine) -> None:
+    found = machine.catalogue(ANTHROPIC_API_KEY="one", AMP_API_KEY="two").keys("amp")
+    assert {name: key.reveal() for name, key in found.items()} == {
+        "ANTHROPIC_API_KEY": "one",
+        "AMP_API_KEY": "two",
+    }
+
+
 def test_a_key_comes_under_the_name_that_the_agent_reads(machine: Machine) -> None:
     found = machine.catalogue(CLAUDE_API_KEY="second").keys("claude")
     assert {name: key.reveal() for name, key in found.items()} == {"ANTHROPIC_API_KEY": "second"}
@@ -164,7 +195,7 @@ def test_an_own_agent_whose_program_is_missing_says_so(machine: Machine) -> None
         machine.catalogue().install("mine")
 
 
-@pytest.mark.parametrize("name", ["claude", "mock", "local"])
+@pytest.mark.parametrize("name", ["claude", "rehearsal", "local"])
 def test_an_own_agent_cannot_take_a_name_of_legation_s(machine: Machine, name: str) -> None:
     machine.custom(f'[agents.{name}]\ncommand = "x"\n')
     with pytest.raises(ConfigInvalid, match="this name is taken"):

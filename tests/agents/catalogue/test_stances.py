@@ -71,4 +71,4 @@ def test_every_agent_by_acp_has_a_stance_on_folders_that_are_not_trusted() -> No
         for way in (entry.way,)
         if way.driver == "acp" and way.untrusted == Stance() and not way.obeys
     ]
-    assert plain == ["rehearsal"]  # which reads no configuration
+    assert plain == ["rehearsal", "mock"]  # which read no configuration

@@ -84,7 +84,13 @@ async def test_a_question_is_answered_and_a_plan_approved(real: Claude) -> None:
     assert (await talk.call("POST", path, {"answers": [["Blue"]]})).status_code == 204
     _, permission = await talk.until("s", "permission-asked", after=after)
     assert permission["action"]["kind"] == "switch_mode"
-    assert (await talk.reply("s", permission["id"], "once")).status_code == 204
+    info = (await talk.call("GET", "/v1/sessions/s")).json()
+    assert info["pendingPermissions"] == info["pendingQuestions"] == [permission["id"]]
+    plan = (
+        f"/v1/sessions/s/questions/{permission['id']}/reply"  # the same as a question, beside the permission
+    )
+    assert (await talk.call("POST", plan, {"answers": [["Whatever"]]})).status_code == 400
+    assert (await talk.call("POST", plan, {"answers": [["Approve"]]})).status_code == 204
     _, ended = await talk.until("s", "prompt-finished", after=after)
     assert ended["stopReason"] == "end_turn"
     assert '"Which colour?"="Blue"' in real.model.requests[1].tool_results[0].text
@@ -92,6 +98,7 @@ async def test_a_question_is_answered_and_a_plan_approved(real: Claude) -> None:
     assert story.modes[-1] == "default"
     assert story.questions == [("Which colour?", "answered")]
     assert story.permissions == [("ExitPlanMode", "approved")]
+    assert len(story.plans) == 1
     assert story.calls == [("AskUserQuestion", "completed"), ("ExitPlanMode", "completed")]
     assert (story.said, story.ends, story.errors) == (["Painted."], ["end_turn"], [])
 

@@ -11,6 +11,8 @@ from tests.agents.rehearsal.raw_client import RawClient
 
 from legation.cli.demo import make_demo_repo
 
+pytestmark = pytest.mark.heavy  # to load the models takes a second in each process that reads this file
+
 REQUESTS: dict[str, Any] = {
     "session/request_permission": schema.RequestPermissionRequest,
     "fs/read_text_file": schema.ReadTextFileRequest,

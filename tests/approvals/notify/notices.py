@@ -10,7 +10,7 @@ from legation.approvals.approval import Approval, ApprovalState, NoticeKind, Not
 from legation.approvals.notify.notice import ApprovalNotice
 
 PUBLIC_URL = "https://legation.example"
-LIMIT = 20.0  # the test's time, for what has no reason to take any
+LIMIT = 60.0  # the test's time, for what has no reason to take any
 
 
 def approval(**given: Any) -> Approval:
@@ -19,7 +19,9 @@ def approval(**given: Any) -> Approval:
         "id": "apr_01hf7yat00abcdefghjkmnpqrs",
         "workspace_id": "local",
         "trace_id": "0" * 31 + "1",
-        "waiter": "ins_1",
+        "waiter": "session:ses_1",
+        "holder": "ins_1",
+        "outlives": False,
         "requester_kind": "token",
         "requester": "tok_agent",
         "agent": "claude",

@@ -82,7 +82,7 @@ async def test_a_notice_arrives_as_plain_text_with_a_link() -> None:
     assert "Why you:    no supervisor is there to decide" in lines
     assert "Reviewers:  ops" in lines
     assert any(line.startswith("Careful:") for line in lines)
-    assert lines[-1] == "https://legation.example/approvals/apr_01hf7yat00abcdefghjkmnpqrs"
+    assert lines[-1] == "https://legation.example/ui/inbox/apr_01hf7yat00abcdefghjkmnpqrs"
 
 
 async def test_a_repetition_has_the_same_id_and_a_reminder_refers_to_the_first() -> None:

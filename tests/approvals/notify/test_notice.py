@@ -25,7 +25,7 @@ def test_a_notice_says_what_waits_for_whom_and_until_when() -> None:
         "created_at": "2023-11-14T22:13:20Z",
         "expires_at": "2023-11-14T22:18:20Z",
         "remaining": "4m30s",
-        "url": "https://legation.example/approvals/apr_01hf7yat00abcdefghjkmnpqrs",
+        "url": "https://legation.example/ui/inbox/apr_01hf7yat00abcdefghjkmnpqrs",
         "reviewers": ["ops", "alice"],
         "more": 0,
     }
@@ -51,7 +51,7 @@ def test_an_unusual_id_of_an_approval_is_harmless_in_headers_and_links(id: str) 
     assert made.id.replace("-", "").replace("_", "").isalnum()
     assert len(made.id) <= 128 + len("-reminder")
     assert made.url.isascii()
-    assert made.url.count("/") == len(["https:", "", "host", "approvals"])
+    assert made.url.count("/") == len(["https:", "", "host", "ui", "inbox"])
 
 
 def test_half_a_surrogate_pair_from_a_policy_file_does_not_stop_it() -> None:

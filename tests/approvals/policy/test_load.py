@@ -301,7 +301,7 @@ def test_very_many_problems_are_cut_short() -> None:
 
 
 def test_more_examples_than_can_be_checked_in_time_are_refused() -> None:
-    others = "".join(f"- {{id: r{number}, tools: z, action: allow}}\n" for number in range(1000))
+    others = "".join(f"- {{id: r{number}, tools: '*z', action: allow}}\n" for number in range(1000))
     examples = ", ".join(["t"] * 1001)
     text = f"name: p\nrules:\n{others}- {{tools: t, action: allow, match: [{examples}]}}\n"
     with pytest.raises(ConfigInvalid, match="too many examples for so many rules"):

@@ -115,6 +115,24 @@ def test_the_decision_is_the_strictest_of_all_that_could_be(
     )
 
 
+@given(RULES, st.sampled_from("tu"), PARAMS)
+def test_what_the_names_alone_decide_is_what_all_of_it_decides(
+    rules: list[dict[str, Any]], tool: str, params: Params
+) -> None:
+    policies, action = build(rules), action_of(tool, params)
+    assert policies.by_name(action) is None  # nothing is searched for on the loop
+    decided = policies.decide(action, EXAMPLE_FACTS)
+    fits = next((rule for rule in rules if rule["tools"] in ("*", tool)), None)
+    assert policies.by_name(action) == (decided if fits is not None and "when" not in fits else None)
+
+
+def test_what_has_a_command_is_never_decided_by_its_names() -> None:
+    policies, action = policy({"action": "allow"}), call(tool="shell.run", command="rm -rf /")
+    assert policies.decide(action, EXAMPLE_FACTS).action == "allow"
+    assert action.command is not None
+    assert policies.by_name(action) is None
+
+
 @given(RULES, RULES, st.sampled_from("tu"), PARAMS)
 def test_a_later_rule_never_changes_an_earlier_match(
     rules: list[dict[str, Any]], more: list[dict[str, Any]], tool: str, params: Params

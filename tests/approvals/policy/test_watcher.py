@@ -205,7 +205,7 @@ def test_nothing_is_looked_through_for_garbage_while_rules_are_read(
         seen.append(gc.get_threshold())
         return load(path)
 
-    monkeypatch.setattr("legation.approvals.policies.load", load_counted)
+    monkeypatch.setattr("legation.approvals.policy.load.load", load_counted)
     for text in (GOOD.format("two"), "name: [broken"):
         file.write_text(text)
         watcher.poll()

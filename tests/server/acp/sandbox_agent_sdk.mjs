@@ -67,7 +67,7 @@ const doings = {
 
   async crash() {
     const sandbox = await connect();
-    const session = await sandbox.createSession({ agent: "mock", cwd: work });
+    const session = await sandbox.createSession({ agent: "rehearsal", cwd: work });
     const events = watched(session);
     const started = Date.now();
     const error = await session.prompt(script("say going", "crash 7")).catch((each) => each);
@@ -143,23 +143,73 @@ const doings = {
   async agents() {
     const sandbox = await connect();
     const { agents } = await sandbox.listAgents({ config: true, noCache: true });
-    const rehearsal = await sandbox.getAgent("mock", { config: true });
+    const mock = await sandbox.getAgent("mock", { config: true });
     const found = {
       health: (await sandbox.getHealth()).status,
       ids: agents.map((each) => each.id),
       flags: agents.every((each) => typeof each.installed === "boolean" && typeof each.credentialsAvailable === "boolean"),
-      categories: rehearsal.configOptions.map((each) => each.category),
+      categories: mock.configOptions.map((each) => each.category),
       installed: await sandbox.installAgent("rehearsal"),
       unknown: [await refused(sandbox.getAgent("no-such")), await refused(sandbox.installAgent("no-such"))],
-      config: [
-        await refused(sandbox.getMcpConfig({ directory: work, mcpName: "x" })),
-        await refused(sandbox.setMcpConfig({ directory: work, mcpName: "x" }, { type: "local", command: "x" })),
-        await refused(sandbox.deleteMcpConfig({ directory: work, mcpName: "x" })),
-        await refused(sandbox.getSkillsConfig({ directory: work, skillName: "x" })),
-        await refused(sandbox.setSkillsConfig({ directory: work, skillName: "x" }, { sources: [] })),
-        await refused(sandbox.deleteSkillsConfig({ directory: work, skillName: "x" })),
-        await refused(sandbox.getDesktopStatus()),
-      ],
+      desktop: await refused(sandbox.getDesktopStatus()),
+    };
+    await sandbox.dispose();
+    return found;
+  },
+
+  async config() {
+    const sandbox = await connect();
+    const mcp = { directory: work, mcpName: "a name" };
+    const skills = { directory: work, skillName: "set" };
+    const before = await refused(sandbox.getMcpConfig(mcp));
+    await sandbox.setMcpConfig(mcp, { type: "local", command: "x", args: ["-y"], env: { A: "b" } });
+    await sandbox.setMcpConfig({ ...mcp, mcpName: "other" }, { type: "remote", url: "http://127.0.0.1:9" });
+    await sandbox.setSkillsConfig(skills, { sources: [{ type: "github", source: "a/b", skills: ["c"] }] });
+    const found = {
+      before,
+      mcp: await sandbox.getMcpConfig(mcp),
+      skills: await sandbox.getSkillsConfig(skills),
+      stored: Object.keys(JSON.parse(readFileSync(path.join(work, ".sandbox-agent/config/mcp.json"), "utf8"))),
+    };
+    await sandbox.deleteMcpConfig(mcp);
+    await sandbox.deleteMcpConfig(mcp);
+    await sandbox.deleteSkillsConfig(skills);
+    found.after = [await refused(sandbox.getMcpConfig(mcp)), await refused(sandbox.getSkillsConfig(skills))];
+    found.other = (await sandbox.getMcpConfig({ ...mcp, mcpName: "other" })).url;
+    await sandbox.dispose();
+    return found;
+  },
+
+  async mock() {
+    const sandbox = await connect();
+    const session = await sandbox.createSession({ agent: "mock", cwd: work, model: "mock" });
+    const events = watched(session);
+    const said = await session.prompt([{ type: "text", text: "hello" }]);
+    await until(() => textOf(events, session) === "mock: hello");
+    const option = async (category) => (await session.getConfigOptions()).find((each) => each.category === category).currentValue;
+    const chosen = [];
+    for (const [model, mode, level] of [["mock-fast", "plan", "high"], ["mock", "normal", "medium"]]) {
+      await session.setModel(model);
+      await session.setMode(mode);
+      await session.setThoughtLevel(level);
+      await until(() => true);
+      chosen.push([await option("model"), (await session.getModes()).currentModeId, await option("mode"), await option("thought_level")]);
+    }
+    const asked = [];
+    session.onPermissionRequest((request) => {
+      asked.push([request.toolCall.title, request.toolCall.kind]);
+      void session.respondPermission(request.id, asked.length === 1 ? "reject" : "always");
+    });
+    await session.prompt([{ type: "text", text: "first permission" }]);
+    await until(() => textOf(events, session).includes("mock permission rejected: reject-once"));
+    await session.prompt([{ type: "text", text: "second permission" }]);
+    await until(() => textOf(events, session).includes("mock permission approved: allow-once"));
+    const found = {
+      stopReason: said.stopReason,
+      chosen,
+      asked,
+      wrong: await refused(session.setModel("no-such")),
+      agent: (await sandbox.listAcpServers()).servers[0].agent,
     };
     await sandbox.dispose();
     return found;
@@ -233,6 +283,14 @@ const doings = {
     const took = Date.now() - started;
     await sandbox.dispose();
     return { stopReason: answer.stopReason, seconds: took / 1000 };
+  },
+
+  // Holds a server of its own until it is killed.
+  async hold() {
+    const { local } = await load("providers/local.js");
+    const sandbox = await SandboxAgent.start({ sandbox: local({ log: "silent" }) });
+    console.log(sandbox.sandboxId);
+    await new Promise(() => setInterval(() => {}, 1000));
   },
 
   async start() {

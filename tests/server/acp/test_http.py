@@ -5,6 +5,7 @@ import json
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx2
@@ -21,8 +22,8 @@ async def test_the_first_message_names_the_agent_and_another_is_a_conflict(clien
     message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
     assert (await client.post(message)).status_code == 400
     assert (await client.post(message, "nosuchagent")).status_code == 400
-    assert (await client.post(message, "mock")).status_code == 200  # an alias of rehearsal
     assert (await client.post(message, "rehearsal")).status_code == 200
+    assert (await client.post(message, "mock")).status_code == 409
     assert (await client.post(message, "claude")).status_code == 409
     assert (await client.post(message)).status_code == 200
 
@@ -31,9 +32,21 @@ async def test_requests_are_200_and_everything_else_202(client: Client) -> None:
     await client.initialize()
     notification = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": "x"}}
     response = {"jsonrpc": "2.0", "id": "unknown", "result": {}}
-    for message in (notification, response):
+    nobodys = {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "no"}}
+    for message in (notification, response, nobodys):
         answer = await client.post(message)
         assert (answer.status_code, answer.content) == (202, b"")
+
+
+async def test_a_request_whose_id_is_null_is_answered_under_that_id(client: Client) -> None:
+    await client.initialize()
+    client.follow()
+    for method, member in (("session/list", "result"), ("_no/such", "error")):
+        answer = await client.post({"jsonrpc": "2.0", "id": None, "method": method, "params": {}})
+        assert answer.status_code == 200
+        assert answer.json()["id"] is None
+        assert member in answer.json()
+    await client.hears(lambda: sum("method" not in each for each in client.messages) >= 2)
 
 
 @pytest.mark.parametrize(
@@ -77,12 +90,40 @@ async def test_types_are_agreed_on(client: Client) -> None:
     assert (await client.http.get(client.path, headers={"accept": "application/json"})).status_code == 406
     bad = {"accept": "text/event-stream", "last-event-id": "soon"}
     assert (await client.http.get(client.path, headers=bad)).status_code == 400
-    ahead = {"accept": "text/event-stream", "last-event-id": "99999"}
-    assert (await client.http.get(client.path, headers=ahead)).status_code == 409
 
 
-@pytest.mark.parametrize("server_id", ["a%2Fb", "a b", "%00", "x" * 129, "%C3%A9"])
-async def test_a_server_id_is_a_plain_word(server: Running, server_id: str) -> None:
+async def test_a_reader_from_beyond_the_end_hears_what_comes_next(client: Client) -> None:
+    await client.initialize()
+    client.follow(after=99_999)
+    session = await client.new()
+    await client.play(session, "say next")
+    await client.until_text(session, "next")
+
+
+async def test_what_the_query_has_beside_is_ignored(client: Client) -> None:
+    message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}}
+    answer = await client.http.post(f"{client.path}?agent=rehearsal&bootstrap=1", json=message)
+    assert answer.status_code == 200
+    for path in ("/v1/health?x=1", "/v1/agents?x=1", "/v1/acp?x=1"):
+        assert (await client.http.get(path)).status_code == 200
+    assert (await client.http.get("/v1/sessions?x=1")).status_code == 400  # not sandbox-agent 0.4's
+
+
+@pytest.mark.parametrize("server_id", ["a/b c:d", "é" * 128, "x" * 256, "日本語 / ~", "…"])
+async def test_a_server_id_is_any_text_of_one_line(server: Running, tmp_path: Path, server_id: str) -> None:
+    async with connected(server, quote(f"{server_id}", safe=""), tmp_path / "work") as client:
+        await client.initialize()
+        session = await client.new()
+        client.follow()
+        await client.play(session, "say here")
+        await client.until_text(session, "here")
+        servers = (await client.http.get("/v1/acp")).json()["servers"]
+        assert server_id in [each["serverId"] for each in servers]
+        assert await client.delete() == 204
+
+
+@pytest.mark.parametrize("server_id", ["%00", "a%0Ab", "x" * 257, "%C3%A9" * 129, "%2E"])
+async def test_what_is_no_text_of_one_line_is_no_server_id(server: Running, server_id: str) -> None:
     async with http_to(server) as http:
         for method in ("POST", "DELETE", "GET"):
             headers = {"content-type": "application/json"} if method == "POST" else {}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,15 @@ HERE = Path(__file__).parent
 LONG = 330  # seconds of a prompt: more than the 300 after which Node's fetch gives up on a silent server
 
 
-def run(server: Running | None, what: str, work: Path, *more: str, limit: float = 90.0, **env: str) -> Any:
+def sdk() -> tuple[Path, Path]:
     try:
-        folder = real_agents.install("sandbox-agent-sdk") / "node_modules" / "sandbox-agent"
-        node = real_agents.node()
+        return real_agents.install("sandbox-agent-sdk") / "node_modules" / "sandbox-agent", real_agents.node()
     except real_agents.NotAvailable as error:
         pytest.skip(str(error))
+
+
+def run(server: Running | None, what: str, work: Path, *more: str, limit: float = 90.0, **env: str) -> Any:
+    folder, node = sdk()
     work.mkdir(exist_ok=True)
     given = {"PATH": os.environ["PATH"], "HOME": str(work), **env}
     if server is not None:
@@ -94,13 +99,31 @@ def test_a_session_that_it_kept_goes_on_after_a_restart_of_the_server(tmp_path: 
 def test_agents_and_what_is_left_out(server: Running, tmp_path: Path) -> None:
     found = run(server, "agents", tmp_path / "work")
     assert found["health"] == "ok"
-    assert {"claude", "codex", "opencode", "amp", "rehearsal"} <= set(found["ids"])
+    assert {"claude", "codex", "opencode", "amp", "pi", "cursor", "mock"} <= set(found["ids"])
     assert found["flags"] is True
-    assert found["categories"] == ["mode", "model"]
+    assert found["categories"] == ["mode", "model", "thought_level"]
     assert found["installed"]["already_installed"] is True
     assert found["installed"]["artifacts"][0]["source"] == "builtin"
     assert found["unknown"] == [404, 404]
-    assert found["config"] == [501] * 7
+    assert found["desktop"] == 501
+
+
+def test_mcp_servers_and_skills_of_a_folder_are_kept(server: Running, tmp_path: Path) -> None:
+    found = run(server, "config", tmp_path / "work")
+    assert (found["before"], found["after"]) == (404, [404, 404])
+    assert found["mcp"]["command"] == "x"
+    assert (found["mcp"]["args"], found["mcp"]["env"]) == (["-y"], {"A": "b"})
+    assert found["skills"]["sources"][0]["source"] == "a/b"
+    assert found["stored"] == ["a name", "other"]
+    assert found["other"] == "http://127.0.0.1:9"
+
+
+def test_the_mock_speaks_chooses_and_asks_as_theirs(server: Running, tmp_path: Path) -> None:
+    found = run(server, "mock", tmp_path / "work")
+    assert (found["stopReason"], found["agent"]) == ("end_turn", "mock")
+    assert found["chosen"] == [["mock-fast", "plan", "plan", "high"], ["mock", "normal", "normal", "medium"]]
+    assert found["asked"] == [["Write mock.txt", "edit"]] * 2
+    assert found["wrong"] == "UnsupportedSessionValueError"
 
 
 def test_files(server: Running, tmp_path: Path) -> None:
@@ -133,11 +156,43 @@ def test_processes_their_logs_and_a_terminal(tmp_path: Path) -> None:
     assert found["missing"] == 404
 
 
-def test_it_starts_our_server_by_the_variable_it_knows(tmp_path: Path) -> None:
+def own_binary(tmp_path: Path) -> str:
     binary = tmp_path / "legation"
     binary.write_text(f'#!/bin/sh\nexec {sys.executable} -m legation "$@"\n')
     binary.chmod(0o755)
-    assert run(None, "start", tmp_path / "work", SANDBOX_AGENT_BIN=str(binary))["stopReason"] == "end_turn"
+    return str(binary)
+
+
+def test_it_starts_our_server_by_the_variable_it_knows(tmp_path: Path) -> None:
+    binary = own_binary(tmp_path)
+    assert run(None, "start", tmp_path / "work", SANDBOX_AGENT_BIN=binary)["stopReason"] == "end_turn"
+
+
+def test_two_programs_at_once_and_one_after_a_program_that_was_killed(tmp_path: Path) -> None:
+    binary, work = own_binary(tmp_path), tmp_path / "work"
+    folder, node = sdk()
+    work.mkdir()
+    held = subprocess.Popen(
+        [str(node), str(HERE / "sandbox_agent_sdk.mjs"), str(folder), "hold", str(work)],
+        env={"PATH": os.environ["PATH"], "HOME": str(work), "SANDBOX_AGENT_BIN": binary},
+        cwd=work,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert held.stdout is not None
+        assert held.stdout.readline().startswith("local/127.0.0.1:")
+        place = work / ".local/share/legation/server.json"
+        orphan = json.loads(place.read_text())["pid"]
+        assert run(None, "start", work, SANDBOX_AGENT_BIN=binary)["stopReason"] == "end_turn"  # beside it
+        held.kill()
+        held.wait(60)
+        assert run(None, "start", work, SANDBOX_AGENT_BIN=binary)["stopReason"] == "end_turn"  # after it
+    finally:
+        held.kill()
+        held.communicate()
+        with suppress(NameError, ProcessLookupError):
+            os.kill(orphan, signal.SIGTERM)
 
 
 @pytest.mark.slow

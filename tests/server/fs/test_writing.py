@@ -7,11 +7,11 @@ import stat
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.server.fs.drive import LIMIT, Drive
 
 from legation.errors import RateLimited
@@ -108,13 +108,13 @@ class Line:
         self.taken.clear()
         self._messages.put_nowait({"type": "http.request", "body": data, "more_body": more})
         if more:
-            await asyncio.wait_for(self.taken.wait(), 20)
+            await asyncio.wait_for(self.taken.wait(), 60)
 
     def hang_up(self) -> None:
         self._messages.put_nowait({"type": "http.disconnect"})
 
     async def status(self) -> int:
-        await asyncio.wait_for(self.task, 20)
+        await asyncio.wait_for(self.task, 60)
         status: int = self.sent[0]["status"]
         return status
 
@@ -305,6 +305,7 @@ NOT_ALLOWED = """
 import asyncio, os, sys
 from pathlib import Path
 from tests.server.fs.drive import open_drive
+import legation.server.fs.upload  # loads late, and the other user may not read it
 
 async def main():
     drive = open_drive(Path(sys.argv[1]))

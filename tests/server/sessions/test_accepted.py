@@ -254,7 +254,7 @@ def lose(place: Path, wanted: int) -> None:
 @pytest.mark.heavy
 @pytest.mark.timeout(600)
 def test_no_accepted_message_is_lost_when_servers_are_killed(tmp_path: Path) -> None:
-    lose(tmp_path, 200)
+    lose(tmp_path, 2 * SESSIONS * (LATER + 1))  # two kills
 
 
 @pytest.mark.slow

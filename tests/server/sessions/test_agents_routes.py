@@ -15,7 +15,7 @@ async def test_every_agent_is_listed_in_both_shapes(talk: SessionClient) -> None
     assert {"rehearsal", "claude", "codex", "opencode", "mirror"} <= agents.keys()
     rehearsal = agents["rehearsal"]
     assert rehearsal["installed"] is rehearsal["credentialsAvailable"] is True
-    assert rehearsal["aliases"] == ["mock"]
+    assert agents["mock"]["installed"] is agents["mock"]["credentialsAvailable"] is True
     assert len(rehearsal["capabilities"]) == ABILITIES
     assert all(isinstance(each, bool) for each in rehearsal["capabilities"].values())
     assert rehearsal["configOptions"] is None
@@ -24,14 +24,30 @@ async def test_every_agent_is_listed_in_both_shapes(talk: SessionClient) -> None
 
 async def test_one_agent_with_what_can_be_chosen(talk: SessionClient) -> None:
     await talk.created("s")
-    for name in ("rehearsal", "mock"):
-        agent = (await talk.call("GET", f"/v1/agents/{name}?config=true")).json()
-        assert agent["id"] == "rehearsal"
-        modes, models = agent["configOptions"]
-        assert [each["value"] for each in models["options"]] == ["rehearsal-steady", "rehearsal-terse"]
-        assert "bypass" not in json.dumps(modes)
-        assert agent["serverStatus"]["status"] == "running"
+    agent = (await talk.call("GET", "/v1/agents/rehearsal?config=true")).json()
+    assert agent["id"] == "rehearsal"
+    modes, models = agent["configOptions"]
+    assert [each["value"] for each in models["options"]] == ["rehearsal-steady", "rehearsal-terse"]
+    assert "bypass" not in json.dumps(modes)
+    assert agent["serverStatus"]["status"] == "running"
     assert (await talk.call("GET", "/v1/agents/none")).status_code == 404
+
+
+async def test_the_mock_offers_what_sandbox_agents_does(talk: SessionClient) -> None:
+    agent = (await talk.call("GET", "/v1/agents/mock?config=true&what=ever")).json()
+    assert agent["id"] == "mock"
+    offered = {each["category"]: each for each in agent["configOptions"]}
+    values = {name: [choice["value"] for choice in each["options"]] for name, each in offered.items()}
+    assert values == {
+        "mode": ["normal", "plan"],
+        "model": ["mock", "mock-fast"],
+        "thought_level": ["low", "medium", "high"],
+    }
+    assert [offered[name]["currentValue"] for name in ("mode", "model", "thought_level")] == [
+        "normal",
+        "mock",
+        "low",
+    ]
 
 
 async def test_how_its_processes_fare(talk: SessionClient) -> None:
@@ -70,7 +86,7 @@ async def test_abilities_are_those_of_the_agents_driver(talk: SessionClient) -> 
     agents = {each["id"]: each for each in (await talk.call("GET", "/v1/agents")).json()["agents"]}
     shared = {name for name, each in agents.items() if each["capabilities"]["sharedProcess"]}
     assert shared == {"codex", "opencode"}
-    for name in agents.keys() - MIRRORS.keys():
+    for name in agents.keys() - MIRRORS.keys() - {"cursor"}:  # which is not locked: nobody knows its modes
         modes = (await talk.call("GET", f"/v1/agents/{name}/modes")).json()["modes"]
         plans = "plan" in [mode["id"] for mode in modes]
         assert agents[name]["capabilities"]["planMode"] == plans, name

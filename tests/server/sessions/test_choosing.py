@@ -2,8 +2,8 @@
 
 import pytest
 
+from legation.agents.modes import Offers, asks, current_mode
 from legation.errors import CapabilityUnsupported, Forbidden, InvalidParams
-from legation.host.options import Offers, asks, current_mode
 from legation.server.sessions.options import Wanted, choose, left_in
 from legation.server.sessions.record import Details
 from legation.wire.acp.updates import SelectChoice, SelectOption, SessionMode, SessionModeState
@@ -50,6 +50,8 @@ CLAUDE = ("default", "acceptEdits", "plan", "auto")
         (("plan", "build"), "build", [("mode", "build")]),
         (("ask", "read-only"), "plan", [("mode", "read-only")]),
         (("ask", "docs"), "DOCS", [("mode", "docs")]),
+        (CLAUDE, "custom", []),  # as its own configuration has it
+        (("plan", "custom"), "custom", [("mode", "custom")]),
     ],
 )
 async def test_a_mode_by_its_name(modes: tuple[str, ...], asked: str, told: list[tuple[str, ...]]) -> None:

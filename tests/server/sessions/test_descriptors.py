@@ -37,7 +37,7 @@ class BesideOpeners(Running):
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     "count",
-    [100, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
+    [40, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])],
 )
 @pytest.mark.timeout(600)
 def test_agents_start_and_end_beside_threads_that_open_files(tmp_path: Path, count: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import msgspec
@@ -30,13 +31,13 @@ ITS_GRANT_IS_GIVEN = ("legation.server.sessions.record:SessionRecords.save", 2)
 
 
 @contextmanager
-def dying(home: Path, where: tuple[str, int]) -> Iterator[httpx2.Client]:
+def dying(home: Path, where: tuple[str, int], **env: str) -> Iterator[httpx2.Client]:
     """A server that is killed there."""
 
     class Dying(Running):
         program = (str(Path(__file__).with_name("server_that_dies.py")), where[0], str(where[1]))
 
-    server = Dying(home, "server", "--port", "0")
+    server = Dying(home, "server", "--port", "0", **env)
     try:
         with speaking(server) as http:
             yield http
@@ -55,8 +56,8 @@ def speaking(server: Running) -> Iterator[httpx2.Client]:
 
 
 @contextmanager
-def next_server(home: Path) -> Iterator[httpx2.Client]:
-    with running(home, "server") as server, speaking(server) as http:
+def next_server(home: Path, **env: str) -> Iterator[httpx2.Client]:
+    with running(home, "server", **env) as server, speaking(server) as http:
         yield http
 
 
@@ -164,3 +165,21 @@ async def test_one_that_a_client_of_acp_gives_up_when_it_stands_is_seen_everywhe
     assert listed["sessionId"] == told["sessionId"]
     await talk.played(told["sessionId"], "say hello")
     assert await talk.heard(told["sessionId"]) == "hello"
+
+
+@pytest.mark.parametrize("name", ["a/b c:d", "../up", "ä" * 128, "=x", "日本語?&#%"])
+async def test_an_id_is_any_text_of_one_line(talk: SessionClient, name: str) -> None:
+    segment = quote(name, safe="")
+    await talk.created(segment)
+    info = (await talk.call("GET", f"/v1/sessions/{segment}")).json()
+    assert info["sessionId"] == name
+    work = talk.rig.services.settings.data_dir / "work" / "local"
+    [folder] = work.iterdir()  # one folder, directly below, whatever the id says
+    assert Path(info["directory"]) == folder
+    assert (await talk.played(segment, "write made.txt here"))["stopReason"] == "end_turn"
+    got = await talk.call("GET", f"/v1/fs/file?path=made.txt&sessionId={segment}")
+    assert got.text == "here"
+    page = (await talk.call("GET", "/v1/sessions?limit=1")).json()
+    assert [each["sessionId"] for each in page["sessions"]] == [name]
+    assert (await talk.call("DELETE", f"/v1/sessions/{segment}")).status_code == 204
+    assert list(work.iterdir()) == []

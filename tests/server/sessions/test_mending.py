@@ -52,6 +52,6 @@ async def test_a_message_waits_unless_its_own_prompt_stands_in_the_log(case: Cas
                 [event_types.draft(PromptStarted(turn=f"trn_{number}", prompt=(), message=name))]
             )
         agents = SessionAgents.__new__(SessionAgents)  # of which nothing is asked
-        await MessageQueue(records, agents, log, log.clock).recover()
+        await MessageQueue(records, agents, log, log.clock, lambda *_: None).recover()
         assert record.details.begun is None
         assert record.details.queue == ((case.message,) if case.waits else ())

@@ -393,9 +393,9 @@ async def test_attachments_from_elsewhere_are_refused(talk: SessionClient, tmp_p
     assert await talk.events("s", "prompt-started") == []
 
 
-async def test_the_alias_and_the_agents_version(talk: SessionClient) -> None:
+async def test_the_agents_name_and_version(talk: SessionClient) -> None:
     await talk.created("s", agent="mock")
-    assert (await talk.info("s"))["agent"] == "rehearsal"
+    assert (await talk.info("s"))["agent"] == "mock"
     wrong(await talk.create("t", agentVersion="0.0.0"), 400)
     answer = await talk.create("t", agent="rehersal")
     assert "did you mean rehearsal?" in wrong(answer, 400)

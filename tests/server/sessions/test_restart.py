@@ -86,6 +86,11 @@ class Client:
         assert answer.status_code == 200, answer.text
         return list(answer.json()["items"])
 
+    def inbox(self) -> dict[str, str]:
+        """By session, what it is there for."""
+        items = self.http.get("/v1/inbox").json()["items"]
+        return {item["sessionId"]: item["state"] for item in items}
+
     def until(self, found: Callable[[list[dict[str, Any]]], object]) -> list[dict[str, Any]]:
         end = time.monotonic() + LIMIT
         while not found(events := self.events()):
@@ -111,6 +116,10 @@ def test_a_server_that_is_killed_in_mid_turn_goes_on_where_it_was(tmp_path: Path
             if isinstance(pid, int)
         ]
         client.send("say queued")
+        assert client.http.post("/v1/sessions/cut", json={"agent": "mock"}).status_code == 200
+        asks = {"message": script("elicit Which? name:string")}
+        assert client.http.post("/v1/sessions/cut/messages", json=asks).status_code == 204
+        client.until(lambda _: client.inbox() == {"cut": "asks"})
         os.kill(server.process.pid, signal.SIGKILL)
         server.process.wait(LIMIT)
     with running(tmp_path, "server") as server, Client(server) as client:
@@ -118,6 +127,8 @@ def test_a_server_that_is_killed_in_mid_turn_goes_on_where_it_was(tmp_path: Path
         events = client.until(lambda events: types(events).count("prompt-finished") == 2)  # by itself
         ended = next(event for event in events if event["type"] == "prompt-finished")
         assert "the server was restarted while it ran" in ended["raw"]["error"]["message"]
+        # Nobody waits for the question any more, and what became of either session is told.
+        client.until(lambda _: client.inbox() == {"cut": "cut", "s": "ended"})
         client.send("recall")
         events = client.until(lambda events: types(events).count("prompt-finished") == 3)
         assert [event["seq"] for event in events] == list(range(1, len(events) + 1))

@@ -5,9 +5,8 @@ import pytest
 
 from legation.errors import Unavailable
 from legation.host.host import AcpHost
-from legation.host.launch import Launch
+from legation.host.launch import Launch, start_agent
 from legation.host.options import AgentDefinition
-from legation.server.sessions.agents import start
 
 pytestmark = pytest.mark.heavy
 
@@ -20,7 +19,7 @@ def launch(folder: Path, key_method: str | None) -> Launch:
 
 async def test_an_agent_that_wants_its_key_by_a_method_is_told_so(tmp_path: Path) -> None:
     async with AcpHost() as host:
-        started = await start(host, launch(tmp_path, "rehearsal-login"))
+        started = await start_agent(host, launch(tmp_path, "rehearsal-login"))
         assert (await host.create_session(started.agent_id, cwd=tmp_path)).status == "active"
 
 
@@ -33,5 +32,5 @@ async def test_one_that_refuses_it_is_not_used_without(
     async with AcpHost() as host:
         monkeypatch.setattr(AcpHost, "authenticate", refused)
         with pytest.raises(Unavailable):
-            await start(host, launch(tmp_path, "rehearsal-login"))
+            await start_agent(host, launch(tmp_path, "rehearsal-login"))
         assert host.get_agents() == []

@@ -110,6 +110,12 @@ async def test_a_turn_is_cancelled_while_it_waits_for_a_permission(talk: Session
     assert (await talk.played("s", "say next"))["stopReason"] == "end_turn"
 
 
+async def last_of_session(talk: SessionClient) -> str:
+    """Whether the events say that it goes on or has ended."""
+    events = (await talk.call("GET", "/v1/sessions/s/events")).json()["events"]
+    return str([each["type"] for each in events if each["type"].startswith("session.")][-1])
+
+
 async def test_a_crash_says_how_it_ended_and_the_next_message_works(talk: SessionClient) -> None:
     native = (await talk.created("s"))["nativeSessionId"]
     ended = await talk.played("s", "say before", "stderr 300", "crash 3", "say after")
@@ -119,7 +125,8 @@ async def test_a_crash_says_how_it_ended_and_the_next_message_works(talk: Sessio
         while (await talk.info("s"))["exit"] is None:
             await asyncio.sleep(0.02)
     info = await talk.info("s")
-    assert (info["status"], info["ended"]) == ("disconnected", False)
+    assert (info["status"], info["ended"]) == ("disconnected", True)
+    assert await last_of_session(talk) == "session.ended"
     assert (info["exit"]["reason"], info["exit"]["code"]) == ("crashed", 3)
     assert len(info["exit"]["stderr"]) > 200
     status = (await talk.call("GET", "/v1/agents/rehearsal")).json()["serverStatus"]
@@ -128,6 +135,7 @@ async def test_a_crash_says_how_it_ended_and_the_next_message_works(talk: Sessio
     assert await talk.heard("s") == "beforeprompts before this one: 1"
     info = await talk.info("s")
     assert (info["status"], info["exit"], info["nativeSessionId"]) == ("active", None, native)
+    assert (info["ended"], await last_of_session(talk)) == (False, "session.started")
     status = (await talk.call("GET", "/v1/agents/rehearsal")).json()["serverStatus"]
     assert (status["status"], status["restartCount"]) == ("running", 1)
 
@@ -297,7 +305,7 @@ async def at_desk(place: Path) -> AsyncIterator[Desk]:
                 return session
 
         agents = Agents.__new__(Agents)
-        turns = MessageQueue(records, agents, made.log, made.log.clock)
+        turns = MessageQueue(records, agents, made.log, made.log.clock, lambda *_: None)
         yield Desk(disk, session, record, turns)
         await turns.close()
 

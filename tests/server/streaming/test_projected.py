@@ -15,12 +15,8 @@ from legation.clock import SystemClock
 from legation.server.streaming.checkpoints import (
     FOLDS,
     MOST_HELD,
-    STEP,
-    STEP_BYTES,
     Checkpoints,
     WantedRows,
-    row,
-    steps,
 )
 from legation.server.streaming.hub import Hub
 from legation.server.streaming.projection import ProjectedSource, _parts, frames, project
@@ -30,7 +26,16 @@ from legation.store.log import EventLog
 from legation.store.stream import Stream
 from legation.wire.event_types import PermissionAnswered, SessionReset, SessionStatus
 from legation.wire.events import Draft, Event, update_type
-from legation.wire.universal.output import FRAME, ProjectedRow, framed, join_frames
+from legation.wire.universal.output import (
+    FRAME,
+    STEP,
+    STEP_BYTES,
+    ProjectedRow,
+    framed,
+    join_frames,
+    row,
+    steps,
+)
 from legation.wire.universal.shapes import Schema
 
 ENTRIES: list[Entry] = [

@@ -12,7 +12,6 @@ from tests.server.tools.tool_calls import LIMIT, POLICY, Calls, Leaving, open_ca
 
 from legation.approvals.request import EffectToken
 from legation.approvals.transitions import get
-from legation.host.agent import Where
 from legation.host.requests.door_approver import DoorApprover
 from legation.wire.action import Action, Ask
 from legation.wire.api.approvals import NewGrant
@@ -68,14 +67,16 @@ async def test_d14_approving_over_http_executes_the_call_and_its_caller_gets_the
     await calls.must_verify()
 
 
+def _ask(name: str, action: Action, folder: Path) -> Ask:
+    return Ask(id=name, session_id="ses_1", action=action, options=(), title="t", asked_at=0, cwd=str(folder))
+
+
 async def test_d3_a_grant_holds_on_every_way_in(calls: Calls, tmp_path: Path) -> None:
     """`POST /decide`, `POST /tool/{name}` and the permission of a session; and it lifts no denial on any of them."""
     given = {"agent": "claude", "tools": "db.*", "duration": "5m"}
     made = await calls.rig.client.post("/grants", json=given, headers=calls.person)
     grant = made.json()["id"]
-    approver = DoorApprover(
-        calls.rig.services.door, where=lambda _: Where(str(tmp_path)), requester_of=lambda _: ASKER
-    )
+    approver = DoorApprover(calls.rig.services.door, ASKER)
     for tool, is_lifted in (("db.write", True), ("db.post", True), ("db.drop", False)):
         considered = await calls.rig.client.post(
             "/decide", json={"tool": tool, "params": {}}, headers=calls.agent
@@ -84,7 +85,7 @@ async def test_d3_a_grant_holds_on_every_way_in(calls: Calls, tmp_path: Path) ->
         called = await calls.call(tool, NOTHING)
         assert called.status_code == (200 if is_lifted else 403)
         action = Action(agent="claude", tool=tool, params={})
-        ask = Ask(id=f"apr_{tool}", session_id="ses_1", action=action, options=(), title="t", asked_at=0)
+        ask = _ask(f"apr_{tool}", action, tmp_path)
         ruling = await asyncio.wait_for(approver.rule(ask), LIMIT)
         by = f"grant:{grant}" if is_lifted else "policy"
         assert (ruling.passed, ruling.by) == (is_lifted, by)
@@ -108,9 +109,9 @@ async def test_a_grant_of_a_session_is_not_for_who_only_names_it(calls: Calls, t
     waiting = calls.start("db.write", NOTHING, x_session_id="ses_1")
     await calls.answer((await calls.waiting()).id, "deny")
     assert (await asyncio.wait_for(waiting, LIMIT)).status_code == 403
-    approver = DoorApprover(services.door, where=lambda _: Where(str(tmp_path)), requester_of=lambda _: ASKER)
+    approver = DoorApprover(services.door, ASKER)
     action = Action(agent="claude", tool="db.write", params={})
-    ask = Ask(id="apr_1", session_id="ses_1", action=action, options=(), title="t", asked_at=0)
+    ask = _ask("apr_1", action, tmp_path)
     assert (await asyncio.wait_for(approver.rule(ask), LIMIT)).by == f"grant:{given.id}"
 
 

@@ -30,9 +30,9 @@ pytestmark = pytest.mark.heavy
 
 LIMIT = 60.0  # seconds: the server's time on a busy machine
 STOP_LIMIT = (
-    5.0  # seconds that a server told to stop may take: its grace, and the closing of files, many times over
+    30.0  # seconds that a server told to stop may take on a busy machine; those who wait would wait an hour
 )
-ROUNDS = pytest.mark.parametrize("lives", [8, pytest.param(20, marks=pytest.mark.slow)])
+ROUNDS = pytest.mark.parametrize("lives", [4, pytest.param(20, marks=pytest.mark.slow)])
 AT_ONCE = 10
 POLICY = """
 name: p

@@ -5,20 +5,26 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from msgspec import structs
+from msgspec.structs import replace
 from tests.approvals.doors import ASKER
 from tests.approvals.installation import add_asker
 from tests.gateway.backend import Backend
+from tests.server.rig import bearer
 from tests.server.tools.tool_calls import LIMIT, Calls, open_calls, token_of
 
 from legation.approvals.grants import new_grant_id
-from legation.host.agent import Where
+from legation.errors import Forbidden, InvalidParams
 from legation.host.requests.door_approver import DoorApprover
+from legation.server.http.routes import Call
 from legation.server.routes import policy, tools
 from legation.store.counters import Limit
 from legation.wire.action import MAX_PLACES, Action, Ask
-from legation.wire.api.approvals import NewGrant
+from legation.wire.api.approvals import DecideBody, NewGrant
 
 pytestmark = pytest.mark.heavy
 
@@ -75,6 +81,71 @@ async def test_a_dry_run_sees_what_the_call_would_show(
         for wrong in ({"kind": "edits"}, {"cwd": "project"}, {"tool": ""}, {"tool": "a\nb"}):
             answer = await calls.rig.client.post("/decide", json={**body, **wrong}, headers=calls.agent)
             assert answer.status_code == 400
+
+
+async def test_paths_of_an_agent_on_another_machine_lead_where_it_says_they_lead_there(
+    request: pytest.FixtureRequest, tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = """
+        name: p
+        loop: off
+        rules:
+          - {id: keys, kind: edit, action: deny, when: {paths: {under: ~/.ssh}}}
+          - {id: inside, kind: edit, action: allow, when: {paths: {under: $WORKSPACE}}}
+          - {id: elsewhere, kind: edit, action: human_approval}
+    """
+    # On this disk the workspace is a link to what a rule denies: nobody may look at that.
+    home, work = tmp_path / "home", tmp_path / "work"
+    (home / ".ssh").mkdir(parents=True)
+    work.symlink_to(home / ".ssh")
+    folders = {str(each): str(each) for each in (home, work, home / ".ssh")}
+    where = {"workspace": str(work), "cwd": str(work), "home": str(home), "folders": folders}
+    async with open_calls("sqlite", tmp_path, request, backend, monkeypatch, policy) as calls:
+        body = {"tool": "Write", "kind": "edit", "params": {"path": "a.txt"}}
+
+        async def decided(
+            paths: object, headers: dict[str, str] = calls.agent, **more: object
+        ) -> tuple[int, object]:
+            asked = {**body, "resolved": {**where, "paths": paths}, **more}
+            answer = await calls.rig.client.post("/decide", json=asked, headers=headers)
+            return answer.status_code, answer.json().get("policy_rule") or answer.json().get("data")
+
+        assert await decided([f"{work}/a.txt"]) == (200, "p:inside")
+        assert await decided([f"{home}/.ssh/a.txt"]) == (200, "p:keys")
+        assert await decided(["/tmp/a.txt"]) == (200, "p:elsewhere")
+        for paths, place in (([], "$.resolved.paths"), (["a.txt"], "$.resolved.paths[0]")):
+            status, data = await decided(paths)
+            assert (status, data["path"]) == (400, place)  # type: ignore[index]
+        status, _ = await decided([f"{work}/a.txt"], cwd="/srv")
+        assert status == 400
+        status, _ = await decided([f"{work}/a.txt"], tool="db.write")  # it is called from here
+        assert status == 400
+        # Without it the call is one on this machine; and whoever has this machine's own credential is on it.
+        here = {**body, "cwd": str(home), "params": {"path": f"{work}/a.txt"}}
+        found = (await calls.rig.client.post("/decide", json=here, headers=calls.agent)).json()
+        assert found["policy_rule"] != "p:inside"
+        own = bearer(calls.rig.services.process_tokens.add().reveal())
+        assert (await decided([f"{work}/a.txt"], own, agent="claude"))[0] == 403
+        listed = (await calls.rig.client.get("/v1/policy", headers=own)).json()
+        assert listed["folders"] == ["$WORKSPACE", "~/.ssh"]
+
+
+def test_a_question_from_anywhere_that_carries_nothing_is_looked_up_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For those who act by themselves: a token may be on any machine, so that this disk is no answer."""
+    (tmp_path / "link").symlink_to("/etc")
+    monkeypatch.setattr("legation.approvals.policy.facts.real_path", lambda path: pytest.fail(path))
+    call = cast("Call", SimpleNamespace(principal=ASKER))
+    body = DecideBody(tool="Write", kind="edit", cwd=str(tmp_path), params={"path": "link/passwd"})
+    asked = tools.remote_question(call, body, "claude")
+    assert asked.action.paths == (f"{tmp_path}/link/passwd",)
+    assert asked.facts.once().places(asked.action.paths) == (None,)
+    with pytest.raises(InvalidParams):
+        tools.remote_question(call, structs.replace(body, kind="edits"), "claude")
+    person = cast("Call", SimpleNamespace(principal=replace(ASKER, kind="user")))
+    with pytest.raises(Forbidden, match="it acts on this machine"):
+        tools.remote_question(person, body, "claude")
 
 
 async def test_a_supervisors_token_asks_for_no_agent(embedded: Calls) -> None:
@@ -141,14 +212,14 @@ async def test_a5_nor_one_of_a_call_that_waits_and_is_lifted_by_a_grant(
 ) -> None:
     services = placed.rig.services
     await add_asker(services.database, ASKER.id)
-    where = Where("/srv/project", "/home/you")
-    approver = DoorApprover(services.door, where=lambda _: where, requester_of=lambda _: ASKER)
+    approver = DoorApprover(services.door, ASKER)
 
     def ask(at: int) -> Ask:
         action = Action(
             agent="claude", tool="fs.write", kind="edit", params={"at": at}, paths=(f"/srv/project/{at}/a",)
         )
-        return Ask(id=f"apr_{at}", session_id="s", action=action, options=(), title="t", asked_at=0)
+        asked = Ask(id=f"apr_{at}", session_id="s", action=action, options=(), title="t", asked_at=0)
+        return structs.replace(asked, cwd="/srv/project", home="/home/you")
 
     waiting = asyncio.create_task(approver.rule(ask(1)))
     await placed.waiting()

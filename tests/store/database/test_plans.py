@@ -27,12 +27,21 @@ WHOLE = {
     "api_token": "tokens of people",
     "attendance": "supervisors of now",
     "bucket": "forgotten when full",
+    "server_address": "one for each server",
     "sign_in_link": "dropped when used or old",
     "trace_head": "one for each server",
-    "waiter": "processes of now",
+    "holder": "processes and programs of now",
+    "pulse": "one row",
+    "CONSTANT": "no table at all",
+    "kept": "the query's own",
+    "stray": "calls under keys that wait now",
     "workspace": "one for each team",
     "found": "the query's own",
+    "item": "the query's own",
+    "inbox_head": "one for each server",
     "sealed": "the query's own",
+    "run_slots": "one for each team",
+    "worker": "one for each process of now",
 }
 # What reads all of a record, and says so.
 ASKED_FOR_ALL = {
@@ -43,7 +52,9 @@ ASKED_FOR_ALL = {
     "untraced": "verify: every approval is held against its trace",
 }
 # Bounded by a partial index of what is open, in force or being purged now, whatever is on record.
-OPEN_NOW = re.compile(r"\b(approval_open_\w+|approval_pending_\w+|approval_grant_live|content_key_purged)\b")
+OPEN_NOW = re.compile(
+    r"\b(approval_open_\w+|approval_pending_\w+|approval_grant_live|content_key_purged|stream_claim_connection|run_parked)\b"
+)
 LIMITED = re.compile(r"\blimit :limit$")
 
 

@@ -8,9 +8,17 @@ from tests.postgres import EMPTY
 from tests.store.database.databases import BOTH, make
 from tests.store.installation import add_workspaces, new_sealer
 
-from legation.approvals.transitions import get
+from legation.approvals import grants
+from legation.approvals.listing import views
+from legation.approvals.policy.facts import Facts
+from legation.approvals.queue import ApprovalQueue
+from legation.approvals.transitions import Unheard, get
+from legation.approvals.upkeep import SignsOfLife, supersede_lost
+from legation.server import inbox
 from legation.store.database import migrations
 from legation.store.database.transaction import Rows, Transaction, parse
+from legation.testing.clock import FakeClock
+from legation.wire.action import Action
 
 pytestmark = pytest.mark.heavy
 
@@ -32,7 +40,7 @@ def _run(text: str) -> Transaction[Rows]:
 
 
 @pytest.mark.parametrize("dialect", BOTH)
-async def test_approvals_of_before_the_door_are_kept_and_usable(
+async def test_an_approval_that_was_pending_is_kept_and_superseded_for_nobody_waits_any_more(
     dialect: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest = migrations.chain()
@@ -48,5 +56,68 @@ async def test_approvals_of_before_the_door_are_kept_and_usable(
         installation = Installation(database, new_sealer())
         kept = await database.read(get, "local", "apr_old")
         assert (kept.status, kept.editable) == ("pending", False)
-        answered = await installation.answer(kept)
-        assert answered.status == "approved"
+        # It was waited for by a process of before the upgrade, which is gone.
+        with pytest.raises(Unheard):
+            await installation.answer(kept)
+        inbox = ApprovalQueue(installation.ledger, FakeClock(), "prc_new")
+        assert await supersede_lost(inbox, SignsOfLife()) == 1
+        (view,) = await views(database, installation.sealer, "local", [await installation.get(kept)], NOW + 1)
+        assert view.status == "superseded"
+        assert view.why == "the server was restarted while it waited for an answer"
+
+
+GRANT = f"""
+insert into approval_grant (
+  id, workspace_id, agent, tools, created_at, expires_at, granted_kind, granted_by
+) values ('grt_old', 'local', 'claude', 'fs.*', {NOW}, {NOW + 60_000}, 'user', 'usr_1')"""
+ITEM = f"""
+insert into inbox_item (workspace_id, id, kind, section, state, session_id, server, since)
+values ('local', 'S', 'session', 'ready', 'ended', 'S', 'srv', {NOW})"""
+
+
+@pytest.mark.parametrize("dialect", BOTH)
+async def test_a_grant_of_before_the_inbox_is_for_every_folder_and_the_inbox_is_empty(
+    dialect: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = migrations.chain()
+    before = next(each.number for each in newest if each.name == "inbox") - 1
+    async with make(dialect, tmp_path, request, template=EMPTY) as database:
+        with monkeypatch.context() as earlier:
+            earlier.setattr(migrations, "chain", lambda: newest[:before])
+            earlier.setattr(migrations, "newest", lambda: before)
+            await database.migrate()
+        await add_workspaces(database)
+        await database.transact(_run, GRANT)
+        await database.migrate()
+        kept = await database.read(grants.get, "local", "grt_old")
+        assert (kept.folder, kept.session_id) == (None, None)
+        action = Action(agent="claude", tool="fs.write", paths=("/anywhere/a",))
+        assert kept.covers(action, None, Facts())
+        assert await database.read(inbox.unseen, "local", "ready", "usr_1") == []
+        await database.transact(_run, ITEM)
+        assert [row["id"] for row in await database.read(inbox.unseen, "local", "ready", "usr_1")] == ["S"]
+        assert await database.transact(inbox.forget, NOW + inbox.KEPT_MS) == 0
+        assert await database.transact(inbox.forget, NOW + inbox.KEPT_MS + 1) == 1
+        assert await database.read(inbox.unseen, "local", "ready", "usr_1") == []
+
+
+KEY = """
+insert into content_key (workspace_id, owner, key_id, wrapped_key, created_at)
+values ('local', 'day-2026-01-02', 'key', cast('' as bytea), 0)"""
+
+
+async def test_what_an_update_adds_to_a_table_postgres_knows_of_at_once(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = migrations.chain()
+    before = next(each.number for each in newest if each.name == "retention") - 1
+    async with make("postgres", tmp_path, request, template=EMPTY) as database:
+        with monkeypatch.context() as earlier:
+            earlier.setattr(migrations, "chain", lambda: newest[:before])
+            earlier.setattr(migrations, "newest", lambda: before)
+            await database.migrate()
+        await add_workspaces(database)
+        await database.transact(_run, KEY)
+        await database.migrate()
+        known = "select null_frac from pg_stats where tablename = 'content_key' and attname = 'purged_at'"
+        assert [row["null_frac"] for row in await database.read(_run, known)] == [1]

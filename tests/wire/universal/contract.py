@@ -337,13 +337,27 @@ class Ref(Strict):
     call_id: str
 
 
+class QuestionAskedMember(Strict):
+    id: str
+    questions: list[Info]
+
+
 class QuestionAsked(Strict, tag="question_asked"):
     id: str
     questions: Annotated[list[Info], msgspec.Meta(min_length=1)]
+    questionAsked: QuestionAskedMember  # noqa: N815 - spelt as on the wire
     tool: Ref | msgspec.UnsetType = msgspec.UNSET
 
 
+class PermissionAskedMember(Strict):
+    id: str
+    permission: str
+    patterns: list[str]
+    reply: list[Literal["once", "always", "reject"]]
+
+
 class PermissionAsked(Strict, tag="permission_asked"):
+    permissionAsked: PermissionAskedMember  # noqa: N815 - spelt as on the wire
     id: str
     permission: str
     patterns: list[str]

@@ -5,9 +5,11 @@ from tests.wire.universal.laws import FACTS, check, messages_of
 from tests.wire.universal.logs import ACTIVE, Entry, asked, block, call, change, chunk, log, output, turn
 
 from legation.wire.acp.rpc import RpcError
+from legation.wire.action import Action
 from legation.wire.event_types import (
     AgentExited,
     PermissionAnswered,
+    PermissionAsked,
     PromptFinished,
     QuestionAsked,
     SessionReset,
@@ -151,6 +153,10 @@ def test_a_result_knows_its_tool_wherever_the_log_is_cut() -> None:
 def test_a_permission_names_what_it_is_about_and_how_to_answer() -> None:
     _, permission, answered = data_of(asked(), PermissionAnswered(id="apr_1", outcome="denied", by="me"))
     assert permission.pop("metadata")["payload"]["action"]["command"] == "make"
+    named = {
+        name: value for name, value in permission.items() if name in ("id", "permission", "patterns", "reply")
+    }
+    assert permission.pop("permissionAsked") == named  # by the documents' own name, too
     assert permission == {
         "type": "permission_asked",
         "id": "apr_1",
@@ -160,6 +166,20 @@ def test_a_permission_names_what_it_is_about_and_how_to_answer() -> None:
         "tool": {"call_id": "c1"},
     }
     assert (answered["type"], answered["raw"]["type"]) == ("unknown", "permission-answered")
+
+
+def test_a_plan_is_a_question_beside_the_permission() -> None:
+    action = Action(agent="claude", tool="ExitPlanMode", kind="switch_mode", params={"plan": "1. Paint it"})
+    ask = PermissionAsked(id="apr_1", title="Ready to code?", action=action, options=(), asked_at=1)
+    _, permission, question, answered = data_of(
+        ask, PermissionAnswered(id="apr_1", outcome="approved", by="me")
+    )
+    assert (permission["type"], permission["id"]) == ("permission_asked", "apr_1")
+    (asked_,) = question["questionAsked"]["questions"]
+    assert (question["type"], question["id"]) == ("question_asked", "apr_1")
+    assert asked_["question"] == "Ready to code?\n\n1. Paint it"
+    assert asked_["options"] == [{"label": "Approve"}, {"label": "Reject"}]
+    assert answered["type"] == "unknown"
 
 
 def test_a_form_is_a_question_for_each_field() -> None:
@@ -172,6 +192,7 @@ def test_a_form_is_a_question_for_each_field() -> None:
         id="q2", message="Sign in", mode="url", url="https://example.org/", tool_call_id="c1"
     )
     _, asked_form, asked_page = data_of(form, page)
+    assert asked_form.pop("questionAsked") == {"id": "q1", "questions": asked_form["questions"]}
     assert asked_form == {
         "type": "question_asked",
         "id": "q1",

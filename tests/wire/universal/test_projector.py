@@ -8,8 +8,10 @@ from tests.wire.samples import tagged
 from tests.wire.universal.laws import check, completed, events_of, only, types
 from tests.wire.universal.logs import ACTIVE, asked, block, call, change, chunk, log, output, turn
 
+from legation.wire.action import Action
 from legation.wire.event_types import (
     PermissionAnswered,
+    PermissionAsked,
     QuestionAnswered,
     QuestionAsked,
 )
@@ -237,6 +239,33 @@ def test_a_permission_keeps_its_id_and_says_how_it_was_answered(answer: dict[str
     assert requested["metadata"]["action"]["command"] == "make"
     assert (resolved["permission_id"], resolved["action"], resolved["status"]) == ("apr_1", "Bash", status)
     assert resolved["metadata"]["by"] == answer["by"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "response", "status"),
+    [
+        ("approved", "Approve", "answered"),
+        ("denied", "Reject", "answered"),
+        ("expired", None, "rejected"),
+        ("cancelled", None, "rejected"),
+    ],
+)
+def test_a_plan_is_a_question_beside_the_permission_and_ends_with_it(
+    outcome: Any, response: str | None, status: str
+) -> None:
+    action = Action(agent="claude", tool="ExitPlanMode", kind="switch_mode", params={"plan": "1. Paint it"})
+    ask = PermissionAsked(id="apr_1", title="Ready to code?", action=action, options=(), asked_at=1)
+    found = check(log(ask, PermissionAnswered(id="apr_1", outcome=outcome, by="me")))
+    assert types(found)[-4:] == [
+        *("permission.requested", "question.requested", "permission.resolved", "question.resolved")
+    ]
+    told = {
+        "question_id": "apr_1",
+        "prompt": "Ready to code?\n\n1. Paint it",
+        "options": ["Approve", "Reject"],
+    }
+    assert only(found, "question.requested") == {**told, "response": None, "status": "requested"}
+    assert only(found, "question.resolved") == {**told, "response": response, "status": status}
 
 
 COLOUR = {"type": "string", "title": "Colour", "enum": ["red", "blue"], "enumNames": ["Red", "Blue"]}

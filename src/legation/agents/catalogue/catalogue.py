@@ -17,6 +17,7 @@ import msgspec
 from legation.agents.catalogue.entries import (
     CUSTOM_FILE,
     KNOWN,
+    MOCK,
     CatalogueEntry,
     Direct,
     Packaged,
@@ -129,8 +130,10 @@ class Catalogue:
     # What there is.
 
     def entries(self) -> tuple[CatalogueEntry, ...]:
-        taken = {name for entry in KNOWN for name in (entry.name, *entry.aliases)}
-        return (*KNOWN, *read_custom(self._custom_file, {*taken, LOCAL}))
+        taken = {name for entry in KNOWN for name in (entry.name, *entry.aliases)} - {MOCK}
+        own = read_custom(self._custom_file, {*taken, LOCAL})
+        replaced = {entry.name for entry in own}
+        return (*(entry for entry in KNOWN if entry.name not in replaced), *own)
 
     def names(self) -> tuple[str, ...]:
         return tuple(entry.name for entry in self.entries())
@@ -219,6 +222,10 @@ class Catalogue:
             raise InvalidParams(
                 f"cannot install {entry.name}: it is your own; put its program where its stanza says it is"
             )
+        if entry.get:
+            raise CapabilityUnsupported(
+                f"cannot install {entry.name}: this Legation's lock has it not; get it by {entry.get}"
+            )
         return None if entry.origin == "built in" else entry
 
     # Inside.
@@ -276,7 +283,7 @@ class Catalogue:
 def _remedy(entry: CatalogueEntry, program: Packaged | Direct) -> str:
     if isinstance(program, Direct):
         return f"install {program.argv[0]!r}, or correct its stanza in {CUSTOM_FILE}"
-    return f"get it with `legation agents install {entry.name}`"
+    return f"get it by {entry.get}" if entry.get else f"get it with `legation agents install {entry.name}`"
 
 
 def _target() -> TargetMachine | None:

@@ -122,6 +122,7 @@ class CatalogueEntry:
     modes: AskingModes = field(default_factory=AskingModes)  # where their names do not say whether it asks
     fs: bool = True  # whether it is offered to have files read and written for it; some cannot live with that
     shares: str | None = None  # the agent whose installation it is a part of
+    get: str = ""  # of one that the lock has not: what its user does to have it on PATH
 
     @property
     def package(self) -> str:
@@ -136,7 +137,12 @@ class CatalogueEntry:
 
     def is_key(self, credential: str) -> bool:
         """Tell whether its value is a secret: the owner's stanza may name anything."""
-        return credential not in self.passes or _KEY.search(credential) is not None
+        return credential not in self.passes or names_key(credential)
+
+
+def names_key(variable: str) -> bool:
+    """Tell by its name whether a variable holds a secret."""
+    return _KEY.search(variable) is not None
 
 
 # The agents that Legation knows by name.
@@ -158,6 +164,8 @@ _CODEX: Final = Packaged(
 _CODEX_ACP: Final = Packaged("node_modules/@zed-industries/codex-acp-linux-{cpu}/bin/codex-acp", "codex-acp")
 _GEMINI: Final = Packaged("node_modules/@google/gemini-cli/bundle/gemini.js", "gemini", node=20)
 _AMP: Final = Packaged("node_modules/@ampcode/cli-linux-{cpu}/amp", "amp")
+_PI: Final = Packaged("node_modules/pi-acp/dist/index.js", "pi-acp", node=20)
+_CURSOR: Final = Packaged("bin/cursor-agent", "cursor-agent")
 _PLAIN: Final = {"NO_COLOR": "1"}  # what Codex says on its standard error is for a log, not for a terminal
 _CLAUDE_ENV: Final = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
 
@@ -224,6 +232,7 @@ _OPENCODE_SERVER: Final = CatalogueEntry(
         "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
     },
 )
+MOCK: Final = "mock"  # programs written for sandbox-agent ask for it; the owner's own may stand in its place
 KNOWN: Final = (
     _CLAUDE_CODE,
     _CODEX_APP_SERVER,
@@ -232,7 +241,7 @@ KNOWN: Final = (
         name="amp",
         title="Amp",
         way=Way("amp", _AMP, obeys=(".amp/settings.json", ".amp/settings.jsonc", ".amp/plugins")),
-        credentials=("AMP_API_KEY",),
+        credentials=("AMP_API_KEY", "ANTHROPIC_API_KEY"),  # the second as sandbox-agent has it
         passes=("AMP_URL",),
         sign_in=AgentSignIn(program=_AMP, args=("login",), files=(".local/share/amp/secrets.json",)),
         placeholders={"AMP_API_KEY": NOT_A_KEY, "AMP_URL": _NOWHERE},
@@ -290,6 +299,31 @@ KNOWN: Final = (
         ),
         shares="opencode",
     ),
+    # The last two of sandbox-agent's. Neither is locked: Pi brings some 250 packages, Cursor's program is on no registry. What
+    # they obey is from their documentation.
+    CatalogueEntry(
+        name="pi",
+        title="Pi",
+        way=Way("acp", _PI, obeys=(".pi/settings.json", ".pi/extensions/*", ".pi/hooks/*", ".pi/tools/*")),
+        credentials=("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"),
+        placeholders={"ANTHROPIC_API_KEY": NOT_A_KEY},
+        get="npm install -g pi-acp @mariozechner/pi-coding-agent",
+    ),
+    CatalogueEntry(
+        name="cursor",
+        title="Cursor",
+        way=Way(
+            "acp",
+            _CURSOR,
+            ("acp",),
+            env=_PLAIN,
+            obeys=(".cursor/mcp.json", ".cursor/hooks.json", ".cursor/cli.json"),
+        ),
+        credentials=("CURSOR_API_KEY",),
+        sign_in=AgentSignIn(program=_CURSOR, args=("login",), files=(".config/cursor/auth.json",)),
+        placeholders={"CURSOR_API_KEY": NOT_A_KEY},
+        get="Cursor's own installer, which puts `cursor-agent` on PATH",
+    ),
     CatalogueEntry(
         name="rehearsal",
         title="Rehearsal",
@@ -299,7 +333,17 @@ KNOWN: Final = (
             Direct((sys.executable, "-P", "-m", "legation.agents.rehearsal")),
             executing=("--execute",),
         ),
-        aliases=("mock",),
+        needs_sign_in=False,
+        origin="built in",
+    ),
+    CatalogueEntry(
+        name=MOCK,
+        title="Mock",
+        way=Way(
+            "acp",
+            Direct((sys.executable, "-P", "-m", "legation.agents.rehearsal.mock")),
+            executing=("--execute",),
+        ),
         needs_sign_in=False,
         origin="built in",
     ),

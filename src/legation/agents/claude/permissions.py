@@ -87,7 +87,7 @@ class ClaudePermissions:
         elif is_cut:
             self._decline(line, self._agent.refused_permission().message or _DENIED)
         elif number in self._open or len(self._open) >= REQUESTS_AT_ONCE:
-            self._agent.tell_refused(TOO_MANY)
+            self._agent.tell_refused(TOO_MANY, line.request.get("tool_use_id"))
             self._decline(line, "Too many requests at once, or one with this id is under way.")
         else:
             try:

@@ -37,7 +37,7 @@ from legation.agents.codex.tools import (
     tool_call,
 )
 from legation.agents.codex.translate import CodexTranslator
-from legation.agents.messages import id_key
+from legation.agents.messages import id_key, read_call_id
 from legation.agents.native import NativeAgent, PermissionDecision, question_field
 from legation.agents.rpc import REQUESTS_AT_ONCE, TOO_MANY
 from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse
@@ -71,7 +71,7 @@ class CodexPermissions:
         shape = SHAPES.get(asked.method)
         too_many = id_key(asked.key) in self._waiting or len(self._waiting) >= REQUESTS_AT_ONCE
         if too_many:
-            self._agent.tell_refused(TOO_MANY)
+            self._agent.tell_refused(TOO_MANY, read_call_id(asked.params))
         if shape is None or too_many:
             self._agent.say_unknown(self._session_id, asked.line)
             asked.answer(declined(asked))

@@ -12,7 +12,7 @@ from legation.agents.rehearsal.turn import SessionStore
 STUBBORN_LIMIT = 3600.0  # an agent told to outstay its client goes in the end
 
 
-def main() -> int:
+def run(kind: type[RehearsalAgent]) -> int:
     options = _options()
     try:
         scenario = _scenario(options)
@@ -20,7 +20,7 @@ def main() -> int:
     except ScenarioError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    agent = RehearsalAgent(SessionStore(state), scenario, executes=options.execute)
+    agent = kind(SessionStore(state), scenario, executes=options.execute)
     agent.connection.run()
     if agent.ignores_eof.is_set():
         agent.connection.serve(STUBBORN_LIMIT)
@@ -63,4 +63,4 @@ def _default_state() -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(RehearsalAgent))

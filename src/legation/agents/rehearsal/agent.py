@@ -169,7 +169,7 @@ class Turns:
 
     def _outcome(self, turn: PromptTurn) -> str | MethodError:
         try:
-            reason = self._play(turn)
+            reason = self.play(turn)
             turn.session.save()
         except TurnCancelledError:
             reason = "cancelled"
@@ -184,7 +184,8 @@ class Turns:
             return MethodError(REQUEST_CANCELLED, "the prompt was cancelled by $/cancel_request")
         return "cancelled" if turn.cancelled.is_set() else reason
 
-    def _play(self, turn: PromptTurn) -> str:
+    def play(self, turn: PromptTurn) -> str:
+        """Answer a prompt; returns why the turn ends."""
         try:
             script = self._script(turn)
             if script is not None and not turn.executes:
@@ -239,6 +240,8 @@ CAPABILITIES: Json = {
 
 
 class RehearsalAgent:
+    name, title = "rehearsal", "Rehearsal agent"
+
     def __init__(self, store: SessionStore, scenario: Scenario, *, executes: bool) -> None:
         """Make the agent. Without `executes` it runs no program, and touches files only through its client: whoever may prompt it is
         no stronger for that than the client lets them be."""
@@ -250,7 +253,7 @@ class RehearsalAgent:
         self._client: Json | None = None
         self._authenticated = not scenario.require_auth
         self._sessions: dict[str, RehearsalSession] = {}
-        self._turns = Turns(self.connection, scenario)
+        self._turns = self.make_turns(self.connection, scenario)
         self._methods: Mapping[str, Callable[[Json], Json]] = {
             "initialize": self.initialize,
             "authenticate": self.authenticate,
@@ -264,6 +267,9 @@ class RehearsalAgent:
             "session/set_mode": self.set_mode,
             "session/set_config_option": self.set_config_option,
         }
+
+    def make_turns(self, connection: Connection, scenario: Scenario) -> Turns:
+        return Turns(connection, scenario)
 
     def on_request(self, request_id: RequestId, method: str, fields: Json) -> None:
         try:
@@ -307,7 +313,7 @@ class RehearsalAgent:
         return {
             "protocolVersion": VERSION,
             "agentCapabilities": CAPABILITIES,
-            "agentInfo": {"name": "rehearsal", "title": "Rehearsal agent", "version": "1"},
+            "agentInfo": {"name": self.name, "title": self.title, "version": "1"},
             "authMethods": [login],
         }
 

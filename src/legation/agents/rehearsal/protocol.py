@@ -35,10 +35,11 @@ INBOX_LINES = 1000  # beyond this the client is held back by its own full pipe
 
 
 class MethodError(Exception):
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, data: Json | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.data = data
 
 
 class PeerGoneError(Exception):
@@ -126,7 +127,9 @@ class Connection:
         self.send({"jsonrpc": "2.0", "id": request_id, "result": result})
 
     def respond_error(self, request_id: RequestId, error: MethodError) -> None:
-        body = {"code": error.code, "message": error.message}
+        body: dict[str, object] = {"code": error.code, "message": error.message}
+        if error.data is not None:
+            body["data"] = error.data
         self.send({"jsonrpc": "2.0", "id": request_id, "error": body})
 
     def request(self, method: str, params: Json) -> PendingRequest:

@@ -155,6 +155,12 @@ def error(_: PromptTurn, args: Args) -> None:
     raise MethodError(int(args["CODE"]), args["MESSAGE"])
 
 
+def limit(turn: PromptTurn, args: Args) -> None:
+    if turn.session.record.prompts <= int(args["TIMES"]):
+        data = {"errorKind": "rate_limit", "status": 429, "retryAfter": float(args["SECONDS"])}
+        raise MethodError(-32603, "the usage limit of the account is reached", data)
+
+
 TALK = (
     StepSpec("say", "TEXT", "Streams TEXT as a message of the agent.", say),
     StepSpec("think", "TEXT", "Streams TEXT as a thought.", think),
@@ -198,6 +204,12 @@ TALK = (
         forced="takes any word for a reason",
     ),
     StepSpec("error", "CODE MESSAGE", "Answers the prompt with a JSON-RPC error.", error),
+    StepSpec(
+        "limit",
+        "SECONDS TIMES",
+        "Answers the first TIMES prompts of the session as a model's usage limit does.",
+        limit,
+    ),
 )
 
 

@@ -45,6 +45,7 @@ class SavedSession:
     thoughts: bool = True
     prompts: int = 0
     updated_ns: int = 0
+    chosen: dict[str, str] = field(default_factory=dict)  # the mock's options
 
     def info(self) -> Json:
         info: dict[str, object] = {

@@ -84,11 +84,15 @@ class MailChannel:
         self._tls = tls
 
     async def send(self, notice: ApprovalNotice) -> None:
+        await self.deliver(letter_of(notice, self._sender, self._recipients, self._clock.now_ms()))
+
+    async def deliver(self, message: EmailMessage) -> None:
+        """Hand a letter to the mail server, for all recipients."""
         from aiosmtplib import SMTPException  # slow; a server without mail does not pay for it
 
         if self._tls is None:
             self._tls = await asyncio.to_thread(trusted)  # reads some hundred certificates
-        letter = letter_of(notice, self._sender, self._recipients, self._clock.now_ms()).as_bytes()
+        letter = message.as_bytes()
         smtp = self._client(self._tls)
         try:
             async with asyncio.timeout(self._timeout):
@@ -166,21 +170,43 @@ class MailChannel:
 
 
 def letter_of(notice: ApprovalNotice, sender: str, recipients: tuple[str, ...], now_ms: int) -> EmailMessage:
+    letter = new_letter(notice.id, sender, recipients, _subject(notice), _body(notice), now_ms)
+    if notice.kind == "reminder":
+        letter["References"] = f"<{notice.asked_id}@{sender.rpartition('@')[2]}>"
+    return letter
+
+
+def sign_in_letter(name: str, url: str, sender: str, recipient: str, now_ms: int) -> EmailMessage:
+    """Write a letter with a sign-in link; `name` is unique, and tells nothing."""
+    body = "\n".join(
+        (
+            "Somebody, you it is to be hoped, asked for a link that signs you in to Legation.",
+            "It works once, for ten minutes:",
+            "",
+            url,
+            "",
+            "If it was not you: nothing happened, and nothing is to be done.",
+            "",
+        )
+    )
+    return new_letter(name, sender, (recipient,), "[Legation] Your sign-in link", body, now_ms)
+
+
+def new_letter(
+    name: str, sender: str, recipients: tuple[str, ...], subject: str, body: str, now_ms: int
+) -> EmailMessage:
     from email.message import EmailMessage
     from email.policy import SMTP
     from email.utils import formatdate
 
-    domain = sender.rpartition("@")[2]
     letter = EmailMessage(policy=SMTP)
     letter["From"] = sender
     letter["To"] = ", ".join(recipients)
-    letter["Subject"] = _subject(notice)
+    letter["Subject"] = subject
     letter["Date"] = formatdate(now_ms / 1000)
-    letter["Message-ID"] = f"<{notice.id}@{domain}>"
-    if notice.kind == "reminder":
-        letter["References"] = f"<{notice.asked_id}@{domain}>"
+    letter["Message-ID"] = f"<{name}@{sender.rpartition('@')[2]}>"
     letter["Auto-Submitted"] = "auto-generated"
-    letter.set_content(_body(notice), charset="utf-8", cte="quoted-printable")
+    letter.set_content(body, charset="utf-8", cte="quoted-printable")
     return letter
 
 

@@ -74,7 +74,7 @@ class ApprovalNotice(msgspec.Struct, frozen=True, kw_only=True):
             created_at=rfc3339(approval.created_at),
             expires_at=rfc3339(approval.expires_at),
             remaining=go_duration(approval.expires_at - now_ms),
-            url=f"{public_url.rstrip('/')}/approvals/{quote(_encodable(approval.id), safe='')}",
+            url=f"{public_url.rstrip('/')}/ui/inbox/{quote(_encodable(approval.id), safe='')}",
             reviewers=tuple(_encodable(name) for name in reviewers),
         )
 

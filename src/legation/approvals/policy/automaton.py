@@ -16,7 +16,6 @@ INV-P12 Linear is not enough where there are many rules and long texts, so all s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -45,8 +44,7 @@ class PatternTooLarge(Exception):
     pass
 
 
-@dataclass(slots=True, eq=False)
-class Budget:
+class Budget(msgspec.Struct, eq=False):
     """The steps of one decision: of all rules, values and paths together. One step is some 0.07 µs."""
 
     left: int = MAX_STEPS
@@ -90,18 +88,15 @@ def _is_of_class(char: str, name: str) -> bool:
     return char.isspace() if name == "s" else char.isalnum() or char == "_"
 
 
-@dataclass(frozen=True, slots=True)
-class Then:
+class Then(msgspec.Struct, frozen=True):
     items: tuple[Pattern, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Either:
+class Either(msgspec.Struct, frozen=True):
     items: tuple[Pattern, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Repetition:
+class Repetition(msgspec.Struct, frozen=True):
     item: Pattern
     least: int = 0
     most: int | None = None

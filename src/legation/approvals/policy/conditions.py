@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, TypeAlias, cast, get_args
 from urllib.parse import urlsplit
+
+import msgspec
 
 from legation.approvals.policy.automaton import Automaton, Budget, Either, Pattern, literal
 from legation.approvals.policy.facts import Facts, normal
@@ -33,8 +34,7 @@ _NEEDS: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
-@dataclass(slots=True)
-class ActionView:
+class ActionView(msgspec.Struct):
     """One action as one decision sees it: as one of its kinds, with one of its commands at a time."""
 
     action: Action
@@ -42,9 +42,9 @@ class ActionView:
     kind: str
     part: Part | None = None  # None: no command, or one that cannot be read
     line: ShellLine | None = None
-    budget: Budget = field(default_factory=Budget)  # of the decision: all its views share one
-    _real: dict[str, str | None] = field(default_factory=dict)
-    _read: dict[str, Values] = field(default_factory=dict)
+    budget: Budget = msgspec.field(default_factory=Budget)  # of the decision: all its views share one
+    _real: dict[str, str | None] = msgspec.field(default_factory=dict)
+    _read: dict[str, Values] = msgspec.field(default_factory=dict)
 
     def real(self, path: str) -> str | None:
         """Resolve a path, once in a decision, so that all rules see the same place."""
@@ -183,8 +183,7 @@ OPS: Final[tuple[Op, ...]] = get_args(Op)
 Test: TypeAlias = Callable[[object, ActionView], Truth]
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionFinding:
+class ConditionFinding(msgspec.Struct, frozen=True):
     """The outcome of one comparison, in words for the person who asked."""
 
     truth: Truth
@@ -195,14 +194,17 @@ class Condition(Protocol):
     @property
     def fields(self) -> frozenset[str]: ...
 
+    @property
+    def folders(self) -> frozenset[str]: ...
+
     def holds(self, view: ActionView) -> Truth: ...
 
     def findings(self, view: ActionView) -> Iterator[ConditionFinding]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A field compared with a value. `missing` is what a missing field is worth; None: what `if_missing` says."""
+class Comparison(msgspec.Struct, frozen=True):
+    """A field compared with a value. `missing` is what a missing field is worth; None: what `if_missing` says. `beginnings`
+    are those of all texts that it takes, or the folders that they are under, where that is known."""
 
     field: str
     op: Op
@@ -210,10 +212,15 @@ class Comparison:
     read: Callable[[ActionView], Values]
     test: Test
     missing: Truth | None = None
+    beginnings: tuple[str, ...] = ()
 
     @property
     def fields(self) -> frozenset[str]:
         return frozenset({self.field})
+
+    @property
+    def folders(self) -> frozenset[str]:
+        return frozenset(self.test.folders if isinstance(self.test, Under) else ())
 
     def holds(self, view: ActionView) -> Truth:
         values = self.read(view)
@@ -235,8 +242,7 @@ class Comparison:
         yield ConditionFinding(self.holds(view), f"{self.field} {self.op} {self.shown}: {actual}")
 
 
-@dataclass(frozen=True, slots=True)
-class Existence:
+class Existence(msgspec.Struct, frozen=True):
     field: str
     wanted: bool
     read: Callable[[ActionView], Values]
@@ -244,6 +250,10 @@ class Existence:
     @property
     def fields(self) -> frozenset[str]:
         return frozenset({self.field})
+
+    @property
+    def folders(self) -> frozenset[str]:
+        return frozenset()
 
     def holds(self, view: ActionView) -> Truth:
         return truth((self.read(view) is not None) == self.wanted)
@@ -255,8 +265,7 @@ class Existence:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     """All of some conditions, which one NO ends, or any of them, which one YES ends."""
 
     items: tuple[Condition, ...]
@@ -265,6 +274,10 @@ class Joined:
     @property
     def fields(self) -> frozenset[str]:
         return frozenset().union(*(item.fields for item in self.items))
+
+    @property
+    def folders(self) -> frozenset[str]:
+        return frozenset().union(*(item.folders for item in self.items))
 
     def holds(self, view: ActionView) -> Truth:
         found = negate(self.ended_by)
@@ -281,13 +294,16 @@ class Joined:
             yield from item.findings(view)
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(msgspec.Struct, frozen=True):
     item: Condition
 
     @property
     def fields(self) -> frozenset[str]:
         return self.item.fields
+
+    @property
+    def folders(self) -> frozenset[str]:
+        return self.item.folders
 
     def holds(self, view: ActionView) -> Truth:
         return negate(self.item.holds(view))
@@ -405,23 +421,23 @@ def differs(test: Test) -> Test:
     return lambda actual, view: negate(test(actual, view))
 
 
-def under(folders: Sequence[str]) -> Test:
+class Under(msgspec.Struct, frozen=True):
     """Match what lies below any of the folders."""
 
-    def test(actual: object, view: ActionView) -> Truth:
+    folders: tuple[str, ...]
+
+    def __call__(self, actual: object, view: ActionView) -> Truth:
         path = view.facts.absolute(actual) if isinstance(actual, str) else None
         if path is None or "\0" in path:
             return UNKNOWN
         found: Truth = NO
-        view.budget.spend(len(folders) * (_FOLDER + len(path) // _AT_ONCE))
-        for folder in folders:
+        view.budget.spend(len(self.folders) * (_FOLDER + len(path) // _AT_ONCE))
+        for folder in self.folders:
             held = _is_under(path, folder, view)
             if held is YES:
                 return YES
             found = max(found, held)
         return found
-
-    return test
 
 
 def _is_under(path: str, folder: str, view: ActionView) -> Truth:

@@ -1,4 +1,10 @@
-"""Facts of a decision besides the action: where the agent works, and what a path really is."""
+"""Facts of a decision besides the action: where the agent works, and what a path really is.
+
+INV-F1  Of an agent on another machine everything is answered from what was carried along (`ResolvedPaths`); no look at this
+        machine's disk, which says nothing about that one's. What was not carried is unknown, and fails closed.
+INV-F2  Nobody gains by what is carried: what a path is named counts beside where it is said to lead. A deny holds if
+        either fits, an allow of a folder needs both.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
+
 from legation.approvals.policy.shell.split import ShellLine, split
 from legation.approvals.policy.truth import NO, UNKNOWN, YES, Truth
-from legation.wire.action import Sort
+from legation.wire.action import Action, Sort
+from legation.wire.resolved import ResolvedPaths
 
 Resolve = Callable[[str], str | None]
 
@@ -73,7 +82,14 @@ class Facts:
     resolve: Resolve = real_path
     declared: Mapping[str, Sort] = field(default_factory=dict, hash=False)
     lines: Mapping[str, ShellLine] = field(default_factory=dict, repr=False, compare=False)
+    resolved: ResolvedPaths | None = field(
+        default=None, hash=False
+    )  # of an agent on another machine (`carried`)
     _roots: dict[str, RuleFolder | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.resolved is not None and self.resolve is real_path:
+            raise ValueError("this disk says nothing about paths on another machine (INV-F1)")
 
     def line(self, command: str) -> ShellLine:
         """Return it as it was read for this decision (`shell/lines.py`), else as it can be read without any help."""
@@ -112,6 +128,16 @@ class Facts:
         absolute = map(self.absolute, paths)
         return tuple(None if path is None else self.resolve(path) for path in absolute)
 
+    def now(self) -> Facts:
+        """Copy those of a call on record for a decision of today: paths are looked up again, but not those of an agent on
+        another machine."""
+        return self if self.resolved is not None else replace(self, resolve=real_path)
+
+    def name_of(self, folder: str) -> str | None:
+        """Write a folder as a rule names it, as an absolute path; None where that depends on what is not known."""
+        base, tail = self._base(folder)
+        return None if base is None else normal(posixpath.join(base, tail))
+
     def _find_root(self, text: str) -> RuleFolder | None:
         base, tail = self._base(text)
         if base is None:
@@ -122,7 +148,8 @@ class Facts:
         firm_base, full = self.resolve(base), self.resolve(named)
         if firm_base is None:
             return None
-        return RuleFolder(named, normal(posixpath.join(firm_base, tail)), full)
+        firm = normal(posixpath.join(firm_base, tail))
+        return RuleFolder(named, firm, full, carried=self.resolved is not None)
 
     def _base(self, text: str) -> tuple[str | None, str]:
         head, _, tail = text.partition("/")
@@ -134,12 +161,11 @@ class Facts:
         return self.cwd, text
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(msgspec.Struct, frozen=True):
     """A resolver that looks each path up once."""
 
     resolve: Resolve
-    known: dict[str, str | None] = field(default_factory=dict)
+    known: dict[str, str | None] = msgspec.field(default_factory=dict)
 
     def __call__(self, path: str) -> str | None:
         if path not in self.known:
@@ -147,8 +173,7 @@ class Resolved:
         return self.known[path]
 
 
-@dataclass(frozen=True, slots=True)
-class RuleFolder:
+class RuleFolder(msgspec.Struct, frozen=True):
     """A folder that a rule names: as written, with only its base resolved, and resolved to the end.
 
     An agent can put a link where `$WORKSPACE/build` was. So below a base that is the owner's nothing is
@@ -158,13 +183,16 @@ class RuleFolder:
     named: str
     firm: str
     full: str | None
+    carried: bool = False
 
     def holds(self, path: str, real: str | None) -> Truth:
         if real is None:
             return UNKNOWN
-        if contains(self.firm, real):
+        inside, by_name = contains(self.firm, real), contains(self.named, normal(path))
+        if inside and self.carried:  # INV-F2
+            return YES if by_name or contains(self.firm, normal(path)) else UNKNOWN
+        if inside:
             return YES
-        by_name = contains(self.named, normal(path))
         return UNKNOWN if by_name or self.full is None or contains(self.full, real) else NO
 
 
@@ -180,3 +208,39 @@ def normal(path: str) -> str:
 def as_named(path: str) -> str:
     """Stand in for `real_path` without a look at the disk."""
     return normal(path)
+
+
+# Agents on other machines.
+
+
+class Carried(msgspec.Struct, frozen=True):
+    """A resolver that knows what was carried along, and nothing else (INV-F1)."""
+
+    known: Mapping[str, str | None]
+
+    def __call__(self, path: str) -> str | None:
+        if path in self.known or "/.." in path:
+            return self.known.get(path)
+        return self.known.get(normal(path))
+
+
+def carried(
+    action: Action, resolved: ResolvedPaths | None, declared: Mapping[str, Sort] | None = None
+) -> Facts:
+    """Make the facts of an action of an agent on another machine. Without `resolved` all is unknown."""
+    told = resolved or ResolvedPaths(paths=(None,) * len(action.paths))
+    known = {**told.folders, **dict(zip(action.paths, told.paths, strict=True))}
+    return Facts(told.workspace, told.cwd, told.home, Carried(known), declared or {}, resolved=told)
+
+
+def resolve_here(action: Action, facts: Facts, folders: Iterable[str] = ()) -> ResolvedPaths:
+    """Look up on this disk what is carried to a server elsewhere. `folders` are those that the rules there name, as they
+    are written (`PolicySet.folders`). For whoever acts for the agent, and not on a loop."""
+    named = {facts.name_of(each) for each in folders} | {facts.workspace, facts.cwd, facts.home}
+    return ResolvedPaths(
+        workspace=facts.workspace,
+        cwd=facts.cwd,
+        home=facts.home,
+        paths=facts.places(action.paths),
+        folders={each: facts.resolve(each) for each in sorted(filter(None, named))},
+    )

@@ -16,21 +16,24 @@ import json
 import os
 import shlex
 import stat
-from dataclasses import dataclass, replace
-from importlib import resources
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from legation.approvals.policy.automaton import Budget
+from legation.approvals.policy.conditions import MAX_VALUES, Comparison, Condition, Joined
 from legation.approvals.policy.document import Node, Problems, SourceFile, read_documents, shown, unknown
 from legation.approvals.policy.facts import Facts, as_named
 from legation.approvals.policy.parse import read_policy
-from legation.approvals.policy.patterns import is_literal
-from legation.approvals.policy.rules import EVERY, Policy, PolicySet, Rule, Verdict
+from legation.approvals.policy.patterns import is_literal, literal_prefix
+from legation.approvals.policy.rules import EVERY, RULE_STEPS, Policy, PolicySet, Rule, Verdict
 from legation.approvals.policy.shell.lines import prepare_here
 from legation.approvals.policy.shell.split import split
+from legation.approvals.policy.truth import NO
 from legation.errors import InvalidParams, NotFound
 from legation.wire.acp.updates import TOOL_KINDS, ToolCall
 from legation.wire.action import Action, canonical_path
@@ -145,6 +148,7 @@ def parse_value(text: str) -> object:
 def check_examples(source: SourceFile, node: Node, policy: Policy) -> None:
     """Check that every `match` is decided by its rule, in its policy, and no `not_match` is."""
     rules = node.value["rules"].value if isinstance(node.value, dict) else None
+    decider = ExampleDecider(policy)
     left = MOST_CHECKS
     for item, rule in zip(rules if isinstance(rules, list) else [], policy.rules, strict=True):
         if not isinstance(item.value, dict):
@@ -152,11 +156,11 @@ def check_examples(source: SourceFile, node: Node, policy: Policy) -> None:
         for key in ("match", "not_match"):
             for example in source.one_or_more(item.value[key]) if key in item.value else []:
                 action = _example(example, rule)
-                left -= len(policy.rules) + (_PARSING if _is_parsed(action) else 0)
+                left -= decider.cost(action)
                 if left < 0:
                     source.report(example.line, "too many examples for so many rules; leave some of them out")
                     return
-                problem = _problem(action, key == "match", rule, policy)
+                problem = _problem(action, key == "match", rule, decider)
                 if problem:
                     source.report(example.line, f"the example {shown(example.plain())} {problem}")
 
@@ -177,11 +181,11 @@ def _is_parsed(action: Action | str) -> bool:
     )
 
 
-def _problem(action: Action | str, wanted: bool, rule: Rule, policy: Policy) -> str | None:
+def _problem(action: Action | str, wanted: bool, rule: Rule, decider: ExampleDecider) -> str | None:
     if isinstance(action, str):
         return action
     budget = Budget()
-    verdict = _decide(policy, action, budget)
+    verdict = decider.decide(action, budget)
     if budget.is_spent:
         return f"cannot be decided: {budget.why}; write that rule's patterns shorter, or the example"
     by = "no rule of its policy" if verdict.policy == "default" else f"rule {verdict.rule}"
@@ -192,10 +196,86 @@ def _problem(action: Action | str, wanted: bool, rule: Rule, policy: Policy) -> 
     return None
 
 
-def _decide(policy: Policy, action: Action, budget: Budget) -> Verdict:
-    """Decide by this policy alone."""
-    alone = PolicySet([replace(policy, agent=EVERY)])
-    return alone.decide(action, prepare_here(action, EXAMPLE_FACTS), budget)
+class ExampleDecider:
+    """Decides examples by one policy alone: by those of its rules that may match, which are found by how tools, paths and
+    commands begin. So many rules with an example each take as many looks, not the square of that."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = replace(policy, agent=EVERY)
+        self._by: dict[str, dict[str, list[int]]] = {field: {} for field in ("", "tool", "paths", "command")}
+        for number, rule in enumerate(policy.rules):
+            field, beginnings = _beginnings(rule)
+            for each in dict.fromkeys(beginnings):
+                self._by[field].setdefault(each, []).append(number)
+        self._lengths = {field: sorted({len(each) for each in found}) for field, found in self._by.items()}
+
+    def cost(self, action: Action | str) -> int:
+        """Count the checks of rules that it takes."""
+        if isinstance(action, str):
+            return 1
+        return 1 + len(self._found(action)) + (_PARSING if _is_parsed(action) else 0)
+
+    def decide(self, action: Action, budget: Budget) -> Verdict:
+        found = self._found(action)
+        budget.spend(RULE_STEPS * (len(self._policy.rules) - len(found)))
+        rules = tuple(self._policy.rules[number] for number in found)
+        alone = PolicySet([replace(self._policy, rules=rules)])
+        return alone.decide(action, prepare_here(action, EXAMPLE_FACTS), budget)
+
+    def _found(self, action: Action) -> list[int]:
+        """Number the rules that may match, in their order. Where it cannot be told how something begins, all of them may."""
+        if action.unclear:
+            return [*range(len(self._policy.rules))]
+        texts = {"": ("",), "tool": (action.tool,), "paths": _paths(action), "command": _commands(action)}
+        found: set[int] = set()
+        for field, known in self._by.items():
+            if not texts[field]:
+                found.update(number for numbers in known.values() for number in numbers)
+            for text in texts[field]:
+                for length in self._lengths[field]:
+                    found.update(known.get(text[:length], ()))
+        return sorted(found)
+
+
+def _beginnings(rule: Rule) -> tuple[str, Sequence[str]]:
+    """Find a field that must begin with one of some texts, or the rule does not match; else none, which is any."""
+    tools = [literal_prefix(glob) for glob in rule.tools.globs]
+    if all(tools):
+        return "tool", tools
+    needed = _needed(rule.when)
+    if needed is None:
+        return "", ("",)
+    if needed.op != "under":
+        return needed.field, needed.beginnings
+    roots = [EXAMPLE_FACTS.root(folder) for folder in needed.beginnings]
+    named = [each.named for each in roots if each is not None and each.named == each.firm == each.full]
+    return (needed.field, named) if len(named) == len(roots) else ("", ("",))
+
+
+def _needed(condition: Condition | None) -> Comparison | None:
+    """Find a comparison whose NO is one of the whole condition."""
+    if isinstance(condition, Comparison):
+        return condition if condition.beginnings else None
+    if isinstance(condition, Joined) and condition.ended_by is NO:
+        return next((found for item in condition.items if (found := _needed(item)) is not None), None)
+    return None
+
+
+def _paths(action: Action) -> tuple[str, ...]:
+    """List its paths; none where one of them may be another one, too."""
+    plain = all(each.startswith("/") and "/.." not in each for each in action.paths)
+    return action.paths if plain and len(action.paths) <= MAX_VALUES else ()
+
+
+def _commands(action: Action) -> tuple[str, ...]:
+    """List the simple commands of its lines; none where one of them may be any."""
+    found: list[str] = []
+    for text in action.commands if action.command is not None else ():
+        line = split(text)
+        if line.unreadable or not line.parts or any(None in part for part in line.parts):
+            return ()
+        found += ("".join(piece or "" for piece in part) for part in line.parts)
+    return tuple(found)
 
 
 MAX_BYTES: Final = 1024 * 1024  # of one file
@@ -303,7 +383,7 @@ def _policy_nodes(source: SourceFile, text: str) -> list[Node]:
     return found
 
 
-_FOLDER: Final = resources.files("legation.approvals.policy") / "starters"
+_FOLDER: Final = Path(__file__).parent / "starters"
 _SUFFIX: Final = ".yaml"
 
 

@@ -29,7 +29,7 @@ from legation.approvals.policy.conditions import (
 )
 from legation.approvals.policy.document import MAX_TEXT, Node, SourceFile, nearest, shown, unknown
 from legation.approvals.policy.facts import VARIABLES
-from legation.approvals.policy.patterns import BadGlob, BadRegex, Style
+from legation.approvals.policy.patterns import BadGlob, BadRegex, Style, literal_prefix
 from legation.approvals.policy.rules import (
     EVERY,
     RULE_ACTIONS,
@@ -170,7 +170,20 @@ def _comparison(
     except PatternTooLarge:
         source.report(node.line, f"too large a {op}; write it shorter, or as several rules")
         return None
-    return None if test is None else Comparison(field, cast("Op", op), _written(node), read, test, missing)
+    if test is None:
+        return None
+    begins = _beginnings(source, field, op, node)
+    return Comparison(field, cast("Op", op), _written(node), read, test, missing, begins)
+
+
+def _beginnings(source: SourceFile, field: str, op: str, node: Node) -> tuple[str, ...]:
+    if (field, op) == ("paths", "under"):
+        return tuple(str(item.value) for item in source.one_or_more(node))
+    if op != "glob" or field not in ("paths", "command"):
+        return ()
+    # A last ` *` of a command is also nothing.
+    found = tuple(literal_prefix(str(item.value)).rstrip(" ") for item in source.one_or_more(node))
+    return found if all(found) else ()
 
 
 def _written(node: Node) -> str:
@@ -281,7 +294,7 @@ def _under(source: SourceFile, field: str, node: Node) -> Test | None:
                 node.line, f"{shown(folder)} is no folder; write one like $WORKSPACE/src, ~/notes or /srv"
             )
             return None
-    return conditions.under(folders) if len(folders) == len(source.one_or_more(node)) else None
+    return conditions.Under(tuple(folders)) if len(folders) == len(source.one_or_more(node)) else None
 
 
 def _pattern(source: SourceFile, field: str, op: str, node: Node) -> Test | None:

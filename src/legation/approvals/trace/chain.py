@@ -20,10 +20,11 @@ INV-C4  A chain may begin later than with 1: then a checkpoint in it names the s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from itertools import islice
-from typing import Final, ParamSpec, TypeAlias, TypeVar
+from typing import Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -38,21 +39,25 @@ from legation.approvals.trace.step import (
     Seals,
     StepDraft,
     StepKind,
+    canonical,
     day_owner,
 )
 from legation.errors import Conflict, NotFound, StorageFailed, Unavailable
 from legation.store.database.transaction import (
     Dangling,
     Database,
+    Overtaken,
     Queries,
     Row,
     Rows,
     Transaction,
+    conditional,
     only,
+    read_committed,
     rows,
 )
 from legation.store.secrets.sealer import Sealer, must_be_plain
-from legation.tasks import finish
+from legation.tasks import Groups
 
 MOST_AT_ONCE: Final = 128  # callers whose steps are one transaction; others may wait for that one
 TURN_LIMIT: Final = 30.0  # seconds in the line for one chain: the time of those before, and of Postgres
@@ -61,18 +66,22 @@ VERIFY_BATCH: Final = 500  # steps in one read
 MOST_FAULTS: Final = 100  # that are told; the first one says enough
 
 _SQL: Final = Queries("traces")
+_JSON: Final = msgspec.json.Encoder()
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     seq: int
     hash: str
 
 
-class _Piece(msgspec.Struct, frozen=True):
+class MissingKey(Conflict):
+    """An owner has no content key yet. It never leaves the ledger."""
+
+
+class _Piece(NamedTuple):
     """One sealed value on its way into `trace_content`."""
 
     seq: int
@@ -80,57 +89,75 @@ class _Piece(msgspec.Struct, frozen=True):
     trace_id: str
     owner: str
     body: bytes
+    digest: str
 
 
 class Chain:
     """The chains of one server, one in each workspace.
 
-    `at_once` writes all steps of an append in one statement: on Postgres, where each is a way there and back, that
-    counts; on SQLite it would only be slower.
+    `at_once` writes all of an append with the move of the head: on Postgres, where each statement is a way there and back,
+    that counts; on SQLite it would only be slower.
     """
 
     def __init__(self, server: str, sealer: Sealer, *, at_once: bool = False) -> None:
         self.server = must_be_plain(server, "the name of a server")
         self.sealer = sealer
-        self._at_once = at_once
+        self.at_once = at_once
 
+    # Safe under read committed, as a part of what is: numbers and hashes follow from the head that was read, and nothing is
+    # written unless the head is moved from there. A content key that was read and is gone meanwhile breaks its foreign key.
     def append(
-        self, workspace: str, drafts: Sequence[StepDraft], now_ms: int
+        self, workspace: str, drafts: Sequence[StepDraft], now_ms: int, *, makes_keys: bool = True
     ) -> Transaction[list[ChainStep]]:
-        """Append the drafts in their order, as one piece: several steps cost one move of the head."""
-        former = yield from head(workspace, self.server)
+        """Append the drafts in their order, as one piece: several steps cost one move of the head. MissingKey where an owner's
+        first content would need a key, and none is to be made."""
+        owners = {
+            draft.owner or day_owner(draft.at or now_ms): draft.at or now_ms
+            for draft in drafts
+            if draft.contents
+        }
         seals = Seals(self.sealer, workspace)
-        for draft in drafts:
-            if draft.contents:
-                at = draft.at or now_ms
-                yield from seals.ready(draft.owner or day_owner(at), at)
+        found = yield _SQL.place(
+            workspace=workspace, server=self.server, owners=_JSON.encode([*owners]).decode()
+        )
+        if not found:
+            raise NotFound("cannot keep a trace there: there is no such workspace; create it first")
+        former = Head(0, GENESIS) if found[0]["seq"] is None else Head(found[0]["seq"], found[0]["hash"])
+        for row in found:
+            if row["owner"] is not None:
+                seals.unlock(row)
+        for owner, at in owners.items():
+            if not makes_keys and not seals.is_ready(owner):
+                raise MissingKey(f"cannot append to a trace: {owner} has no content key yet; make it first")
+            yield from seals.ready(owner, at)
         steps: list[ChainStep] = []
+        texts: list[bytes] = []  # of the steps, as they are hashed
         hashes: list[str] = [former.hash]
         pieces: list[_Piece] = []
         for seq, draft in enumerate(drafts, former.seq + 1):
             at = draft.at or now_ms
-            sealed = self._sealed(seals, draft, seq, at)
-            steps.append(self._step(draft, workspace, seq, at, hashes[-1], sealed))
-            hashes.append(steps[-1].hash)
-            pieces += [piece for piece, _digest in sealed]
+            sealed = self._sealed(seals, draft, seq, at) if draft.contents else []
+            step = self._step(draft, workspace, seq, at, hashes[-1], sealed)
+            steps.append(step)
+            texts.append(canonical(step))
+            hashes.append(hashlib.sha256(texts[-1]).hexdigest())  # as `ChainStep.hash`
+            pieces += sealed
         if steps:
-            yield from (self._write_at_once if self._at_once else self._write)(steps, hashes[1:], pieces)
-            yield from self._advance(workspace, former.seq, Head(steps[-1].seq, hashes[-1]))
+            yield from self._write(former.seq, steps, texts, hashes[1:], pieces)
         return steps
 
-    def _sealed(self, seals: Seals, draft: StepDraft, seq: int, at: int) -> list[tuple[_Piece, str]]:
+    def _sealed(self, seals: Seals, draft: StepDraft, seq: int, at: int) -> list[_Piece]:
         owner, trace = draft.owner or day_owner(at), draft.call.trace_id
         sealed = []
         for name, value in sorted(draft.contents.items()):
             digest, body = seals.seal(owner, self.server, seq, name, value)
-            sealed.append((_Piece(seq, name, trace, owner, body), digest))
+            sealed.append(_Piece(seq, name, trace, owner, body, digest))
         return sealed
 
     def _step(
-        self, draft: StepDraft, workspace: str, seq: int, at: int, prev: str, sealed: list[tuple[_Piece, str]]
+        self, draft: StepDraft, workspace: str, seq: int, at: int, prev: str, sealed: Sequence[_Piece]
     ) -> ChainStep:
-        by = draft.by
-        digests = {piece.name: digest for piece, digest in sealed}
+        by, call = draft.by, draft.call
         return ChainStep(
             workspace_id=workspace,
             server=self.server,
@@ -138,7 +165,13 @@ class Chain:
             at=at,
             step=str(draft.step),
             prev_hash=prev,
-            **msgspec.structs.asdict(draft.call),
+            trace_id=call.trace_id,
+            agent=call.agent,
+            tool=call.tool,
+            approval_id=call.approval_id,
+            session_id=call.session_id,
+            turn_id=call.turn_id,
+            tool_call_id=call.tool_call_id,
             kind=draft.kind,
             action_digest=draft.action_digest,
             policy=draft.policy,
@@ -154,53 +187,66 @@ class Chain:
             status_code=draft.status_code,
             latency_ms=draft.latency_ms,
             replaces=draft.replaces,
-            content_owner=sealed[0][0].owner if sealed else None,
-            digests=msgspec.json.encode(digests, order="sorted").decode() if digests else None,
+            content_owner=sealed[0].owner if sealed else None,
+            digests=_JSON.encode({piece.name: piece.digest for piece in sealed}).decode() if sealed else None,
             cut=draft.cut,
         )
 
     def _write(
-        self, steps: Sequence[ChainStep], hashes: Sequence[str], pieces: Sequence[_Piece]
+        self,
+        former: int,
+        steps: Sequence[ChainStep],
+        texts: Sequence[bytes],
+        hashes: Sequence[str],
+        pieces: Sequence[_Piece],
     ) -> Transaction[None]:
-        for step, hash_ in zip(steps, hashes, strict=True):
-            yield _SQL.append(**msgspec.structs.asdict(step), hash=hash_)
-        for piece in pieces:
-            yield _SQL.add_content(
-                workspace=steps[0].workspace_id, server=self.server, **msgspec.structs.asdict(piece)
+        workspace, written, contents, bodies = steps[0].workspace_id, None, None, None
+        if self.at_once:
+            # The text that was hashed is the row, but for the hash: what is null is left out of both.
+            rows = (
+                b'{"hash":"%b",%b' % (each.encode(), text[1:])
+                for each, text in zip(hashes, texts, strict=True)
             )
-
-    def _write_at_once(
-        self, steps: Sequence[ChainStep], hashes: Sequence[str], pieces: Sequence[_Piece]
-    ) -> Transaction[None]:
-        rows = [
-            msgspec.structs.asdict(step) | {"hash": hash_} for step, hash_ in zip(steps, hashes, strict=True)
-        ]
-        yield _SQL.append_at_once(rows=msgspec.json.encode(rows).decode())
-        if not pieces:
-            return
-        places, start = [], 1  # SQL counts bytes from 1
-        for piece in pieces:
-            places.append(
-                {"seq": piece.seq, "name": piece.name, "trace_id": piece.trace_id, "owner": piece.owner,
-                 "start": start, "size": len(piece.body)}
-            )  # fmt: skip
-            start += len(piece.body)
-        yield _SQL.add_contents(
-            workspace=steps[0].workspace_id,
-            server=self.server,
-            rows=msgspec.json.encode(places).decode(),
-            bodies=b"".join(piece.body for piece in pieces),
-        )
-
-    def _advance(self, workspace: str, former: int, to: Head) -> Transaction[None]:
+            written = (b"[%b]" % b",".join(rows)).decode()
+            contents, bodies = _in_one_piece(pieces)
+        else:
+            yield _SQL.each(
+                "append",
+                [
+                    msgspec.structs.asdict(step) | {"hash": each}
+                    for step, each in zip(steps, hashes, strict=True)
+                ],
+            )
+            place = {"workspace": workspace, "server": self.server}
+            yield _SQL.each("add_content", [place | piece._asdict() for piece in pieces])
         try:
             moved = yield _SQL.advance(
-                workspace=workspace, server=self.server, seq=to.seq, hash=to.hash, former=former
+                workspace=workspace,
+                server=self.server,
+                seq=steps[-1].seq,
+                hash=hashes[-1],
+                former=former,
+                steps=written,
+                contents=contents,
+                bodies=bodies,
             )
         except Dangling:
-            raise NotFound("cannot keep a trace there: there is no such workspace; create it first") from None
+            raise Overtaken("cannot append to a trace: a content key is gone; try again") from None
         if not moved:
-            raise Conflict("cannot append to a trace that another server writes: give each server its name")
+            raise Overtaken("cannot append to a trace that another server writes: give each server its name")
+
+
+def _in_one_piece(pieces: Sequence[_Piece]) -> tuple[str, bytes]:
+    """Put all sealed bytes together, and say where each of them lies: SQL counts from 1."""
+    places, start = [], 1
+    for piece in pieces:
+        size = len(piece.body)
+        places.append(
+            {"seq": piece.seq, "name": piece.name, "trace_id": piece.trace_id, "owner": piece.owner,
+             "start": start, "size": size}
+        )  # fmt: skip
+        start += size
+    return _JSON.encode(places).decode(), b"".join(piece.body for piece in pieces)
 
 
 def head(workspace: str, server: str) -> Transaction[Head]:
@@ -208,14 +254,8 @@ def head(workspace: str, server: str) -> Transaction[Head]:
     return Head(0, GENESIS) if row is None else Head(row["seq"], row["hash"])
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    drafts: Sequence[StepDraft]
-    now_ms: int
-    done: asyncio.Future[list[ChainStep]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.done = asyncio.get_running_loop().create_future()
+_Append: TypeAlias = tuple[Sequence[StepDraft], int]
+"""Drafts of one caller, and when it came."""
 
 
 class Ledger:
@@ -229,69 +269,60 @@ class Ledger:
         self.database = database
         self.chain = chain
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._waiting: dict[str, list[_Waiting]] = {}
+        self._groups = Groups("legation-ledger", self._append_group, MOST_AT_ONCE)
 
     async def transact(
         self, workspace: str, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run a transaction that appends to the chain of `workspace` and of no other."""
-        if self.database.dialect == "sqlite":
+        async with self._turn(workspace):
             return await self.database.transact(work, *args, **kwargs)
-        turn = await self._turn(workspace)
-        try:
-            return await self.database.transact(work, *args, **kwargs)
-        finally:
-            turn.release()
 
     async def append(self, workspace: str, drafts: Sequence[StepDraft], now_ms: int) -> list[ChainStep]:
         """Append steps that change no state. Whatever comes while one is being written goes with the next, as one."""
-        mine = _Waiting(drafts, now_ms)
-        line = self._waiting.setdefault(workspace, [])
-        line.append(mine)
-        try:
-            turn = await self._turn(workspace)
-        except BaseException:
-            if mine in line:  # nobody took it along: then it is not to be written any more
-                line.remove(mine)
-            raise
-        try:
-            while not mine.done.done():  # once: the line and the turns are in the same order
-                await self._append_waiting(workspace)
-        finally:
-            turn.release()
-        return mine.done.result()
+        return await self._groups.add(workspace, (drafts, now_ms))
 
-    async def _append_waiting(self, workspace: str) -> None:
-        line = self._waiting[workspace]
-        group, line[:] = line[:MOST_AT_ONCE], line[MOST_AT_ONCE:]
-        # Bounded by the database. Whoever is cancelled waits all the same: the others of the group must hear of it.
-        await finish(self._commit(workspace, group))
+    async def _append_group(
+        self, workspace: str, group: list[_Append]
+    ) -> Sequence[list[ChainStep] | Exception]:
+        async with self._turn(workspace):
+            return await self._append_together(workspace, group)
 
-    async def _commit(self, workspace: str, group: Sequence[_Waiting]) -> None:
+    async def _append_together(
+        self, workspace: str, group: list[_Append]
+    ) -> Sequence[list[ChainStep] | Exception]:
         try:
-            results = await self.database.transact(self._append_all, workspace, group)
+            if self.chain.at_once:
+                with suppress(MissingKey):
+                    return await self.database.transact(self._append_at_once, workspace, group)
+            return await self.database.transact(self._append_all, workspace, group)
         except Exception as error:  # noqa: BLE001 - told to whoever it befell
             # A database that is away is away for each of them, and may have taken the group before it went: what is
             # tried again then would be on record twice.
             if len(group) == 1 or isinstance(error, StorageFailed | Unavailable):
-                for waiting in group:
-                    waiting.done.set_exception(error)
-                    waiting.done.exception()  # whoever has gone meanwhile does not ask for it
-                return
-            for waiting in group:  # one of them spoilt it: not for the others
-                await self._commit(workspace, [waiting])
+                return [error] * len(group)
+        # One of them spoilt it: not for the others.
+        return [one for each in group for one in await self._append_together(workspace, [each])]
+
+    # Safe under read committed, as `Chain.append` is. All of it is one statement where no key has to be made.
+    @conditional
+    def _append_at_once(self, workspace: str, group: list[_Append]) -> Transaction[list[list[ChainStep]]]:
+        return (yield from self._append_all(workspace, group, makes_keys=False))
+
+    @read_committed
+    def _append_all(
+        self, workspace: str, group: list[_Append], *, makes_keys: bool = True
+    ) -> Transaction[list[list[ChainStep]]]:
+        drafts = [msgspec.structs.replace(draft, at=now_ms) for some, now_ms in group for draft in some]
+        appended = yield from self.chain.append(workspace, drafts, group[-1][1], makes_keys=makes_keys)
+        steps = iter(appended)
+        return [list(islice(steps, len(some))) for some, _ in group]
+
+    @asynccontextmanager
+    async def _turn(self, workspace: str) -> AsyncIterator[None]:
+        if self.database.dialect == "sqlite":
+            yield
             return
-        for waiting, steps in zip(group, results, strict=True):
-            waiting.done.set_result(steps)
-
-    def _append_all(self, workspace: str, group: Sequence[_Waiting]) -> Transaction[list[list[ChainStep]]]:
-        drafts = [
-            msgspec.structs.replace(draft, at=waiting.now_ms) for waiting in group for draft in waiting.drafts
-        ]
-        steps = iter((yield from self.chain.append(workspace, drafts, group[-1].now_ms)))
-        return [list(islice(steps, len(waiting.drafts))) for waiting in group]
-
-    async def _turn(self, workspace: str) -> asyncio.Lock:
         turn = self._turns.setdefault(workspace, asyncio.Lock())
         try:
             async with asyncio.timeout(TURN_LIMIT):
@@ -300,7 +331,10 @@ class Ledger:
             raise Unavailable(
                 "cannot write the trace: others wait for the database before; try again"
             ) from None
-        return turn
+        try:
+            yield
+        finally:
+            turn.release()
 
 
 Known: TypeAlias = Head | Sequence[Head] | None
@@ -490,8 +524,7 @@ def _heads(known: Known) -> Sequence[Head]:
     return (known,) if isinstance(known, Head) else known or ()
 
 
-@dataclass(slots=True)
-class _Stretch:
+class _Stretch(msgspec.Struct):
     steps: Rows
     begins: bool  # its first step is the first of the chain
     contents: dict[int, list[Row]]  # by the step's number; taken out as they are checked
@@ -630,4 +663,4 @@ def _stretch(workspace: str, server: str, after: int, last: int) -> Transaction[
 
 
 def _json(words: Iterator[str]) -> str:
-    return msgspec.json.encode(list(words)).decode()
+    return _JSON.encode(list(words)).decode()

@@ -15,7 +15,6 @@ Days are those of UTC: what is cut is older than the beginning of one.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
@@ -35,8 +34,7 @@ CUTS: Final = "cuts"  # the owner of what checkpoints say: of no day, so that no
 _SQL: Final = Queries("traces")
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True):
     """Rows that went, or would go; `more`: there may be another slice."""
 
     count: int = 0

@@ -24,16 +24,16 @@ import re
 import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import date
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from legation.errors import InvalidParams, NotFound, StorageFailed, TooLarge
-from legation.store.database.transaction import Dangling, Queries, Row, Rows, Transaction, only
-from legation.store.secrets.sealer import DataKey, Sealer, WrappedKey, must_be_plain
-from legation.store.secrets.vault import content_bound
+from legation.errors import InvalidParams, NotFound, TooLarge
+from legation.store.database.transaction import Dangling, Overtaken, Queries, Row, Rows, Transaction
+from legation.store.secrets.sealer import DataKey, Sealer, WrappedKey, content_bound, must_be_plain
 from legation.wire import jsontext
 from legation.wire.action import Action, RuleAction
 from legation.wire.principal import Principal
@@ -46,9 +46,12 @@ MAX_CONTENT: Final = 8 * 1024 * 1024  # bytes of one value: some milliseconds to
 
 # What a step may say: all of it is sealed.
 ContentName: TypeAlias = Literal[
-    "params", "context", "result", "error", "reasoning", "message", "claim", "cut"
+    "params", "context", "paths", "diffs", "why", "result", "error", "reasoning", "message", "claim", "cut"
 ]
 
+DAY_MS: Final = 86_400_000
+
+_EPOCH: Final = date(1970, 1, 1).toordinal()
 _SALT: Final = 16
 _SQL: Final = Queries("traces")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
@@ -112,7 +115,7 @@ class ChainStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def hash(self) -> str:
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+        return hashlib.sha256(canonical(self)).hexdigest()
 
     @property
     def hashes_of_0_1(self) -> frozenset[str]:
@@ -132,6 +135,8 @@ class ChainStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return {}
 
 
+# Writes what is hashed of a step.
+canonical: Final = msgspec.json.Encoder(order="sorted").encode
 STEP_COLUMNS: Final = ChainStep.__struct_fields__
 
 
@@ -180,10 +185,16 @@ class StepDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def proposed(
-    call: TracedCall, action: Action, digest: str, *, owner: str | None = None, context: object = None
+    call: TracedCall,
+    action: Action,
+    digest: str,
+    *,
+    owner: str | None = None,
+    context: object = None,
+    evidence: Mapping[ContentName, object] = {},
 ) -> StepDraft:
-    """Draft the first step. `context` is what a replay needs besides the arguments."""
-    contents: dict[ContentName, object] = {"params": action.params}
+    """Draft the first step. `context` is what a replay needs besides the arguments, `evidence` what a person looks at."""
+    contents: dict[ContentName, object] = {"params": action.params, **evidence}
     if context is not None:
         contents["context"] = context
     return StepDraft(
@@ -204,10 +215,15 @@ def decided(
     *,
     reason: str | None = None,
     by: Principal | None = None,
+    why: str | None = None,
+    owner: str | None = None,
 ) -> StepDraft:
+    """Draft the step of a verdict. `why`: the rule's own words, which are sealed under the key of `owner`."""
     return StepDraft(
         step=StepKind.DECIDED,
         call=call,
+        contents={} if why is None else {"why": why},
+        owner=owner,
         policy=verdict,
         policy_rule=must_be_name(rule, "a rule's name"),
         policy_version=must_be_name(version, "a policy's version") if version else "",
@@ -279,7 +295,12 @@ def commitment(salt: bytes, plain: bytes) -> str:
 
 
 def day_owner(now_ms: int) -> str:
-    return f"day-{datetime.fromtimestamp(now_ms / 1000, UTC).date().isoformat()}"
+    return _name_of_day(now_ms // DAY_MS)
+
+
+@lru_cache(maxsize=8)
+def _name_of_day(day: int) -> str:
+    return f"day-{date.fromordinal(_EPOCH + day).isoformat()}"
 
 
 def encode_content(value: object) -> bytes:
@@ -297,17 +318,21 @@ class Seals:
     workspace: str
     _keys: dict[str, DataKey] = field(default_factory=dict, init=False, repr=False)
 
+    def unlock(self, row: Row) -> DataKey:
+        """Open the key of an owner, which is in the row."""
+        owner, wrapped = row["owner"], WrappedKey(row["key_id"], row["wrapped_key"])
+        key = self._keys[owner] = self.sealer.open_data_key(wrapped, content_bound(self.workspace, owner))
+        return key
+
+    def is_ready(self, owner: str) -> bool:
+        return owner in self._keys
+
     def ready(self, owner: str, now_ms: int) -> Transaction[None]:
-        """Open the key of an owner, or make it: before the first `seal`."""
+        """Make the key of an owner who has none: before the first `seal`."""
         if owner in self._keys:
             return
         must_be_plain(owner, "the owner of content")
-        bound = content_bound(self.workspace, owner)
-        if row := only((yield _SQL.find_key(workspace=self.workspace, owner=owner))):
-            wrapped = WrappedKey(row["key_id"], row["wrapped_key"])
-            self._keys[owner] = self.sealer.open_data_key(wrapped, bound)
-            return
-        wrapped, key = self.sealer.new_data_key(bound)
+        wrapped, key = self.sealer.new_data_key(content_bound(self.workspace, owner))
         try:
             added = yield _SQL.add_key(
                 workspace=self.workspace,
@@ -319,7 +344,7 @@ class Seals:
         except Dangling:
             raise NotFound("cannot keep content there: there is no such workspace; create it first") from None
         if not added:
-            raise StorageFailed("cannot make a content key: another appeared at the same time; try again")
+            raise Overtaken("cannot make a content key: another server was faster; try again")
         self._keys[owner] = key
 
     def seal(self, owner: str, server: str, seq: int, name: ContentName, value: object) -> tuple[str, bytes]:
@@ -335,9 +360,7 @@ class Seals:
         owner, place = row["owner"], (row["server"], row["seq"], row["name"])
         key = self._keys.get(owner)
         if key is None:
-            wrapped = WrappedKey(row["key_id"], row["wrapped_key"])
-            key = self.sealer.open_data_key(wrapped, content_bound(self.workspace, owner))
-            self._keys[owner] = key
+            key = self.unlock(row)
         opened = key.open_page(row["body"], _bound(self.workspace, owner, *place))
         return OpenedContent(*place, row["trace_id"], opened[:_SALT], opened[_SALT:])
 

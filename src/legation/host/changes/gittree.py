@@ -109,14 +109,12 @@ class GitTree:
         self._prefix = os.fsencode(folder.relative_to(self._root)) + b"/" if folder != self._root else b""
         self._pathspec = os.fsdecode(self._prefix).rstrip("/") or "."
         self._relative = (f"--relative={os.fsdecode(self._prefix)}",) if self._prefix else ()
-        self._scratch = scratch
+        self.close = scratch.close
+        self._scratch = scratch  # which goes with what has it
         self._place = scratch.path
         self._before = self._place / "before"
         self._is_seeded = self._seed(repository)
         self._notes = self._update(self._before)
-
-    def close(self) -> None:
-        self._scratch.close()
 
     def changes(self) -> FolderChanges:
         after, before = self._place / "after", self._place / "shown"

@@ -25,7 +25,7 @@ from legation.agents.rpc import UNWRITABLE, RpcFault
 from legation.clock import Clock, new_id
 from legation.errors import InvalidParams
 from legation.host.requests.handlers import Approver, QuestionHandler, Timekeeper, question_modes
-from legation.store.stream import Receipt
+from legation.store.stream import Receipt, ReservedEvent
 from legation.tasks import TaskSet
 from legation.wire import jsontext
 from legation.wire.acp.methods import (
@@ -38,7 +38,7 @@ from legation.wire.acp.methods import (
     RequestPermissionResponse,
     SelectedOutcome,
 )
-from legation.wire.acp.rpc import ErrorCode, Meta
+from legation.wire.acp.rpc import ErrorCode
 from legation.wire.action import Ask, Decision, Outcome, choose_option, offers_only_always, permission_outcome
 from legation.wire.event_types import (
     DiagnosticCode,
@@ -194,10 +194,11 @@ class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
     failed = "approver", "denied"
 
     approver: Approver
-    reserve: Callable[[PermissionAsked], Callable[[PermissionAsked], None]]
+    reserve: Callable[[PermissionAsked], ReservedEvent | None]
+    fill: Callable[[PermissionAsked, ReservedEvent | None], object]
     tell_decided: Callable[[Ask, Decision], None]
-    # Whose end is being found out.
-    _untold: dict[str, Callable[[PermissionAsked], None]] = field(default_factory=dict, init=False)
+    # Places of those whose end is being found out.
+    _untold: dict[str, ReservedEvent | None] = field(default_factory=dict, init=False)
 
     def ask(self, ask: Ask) -> asyncio.Future[RequestPermissionResponse]:
         if not isinstance(self.approver, Timekeeper):
@@ -232,8 +233,8 @@ class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
         return await prepared.decide(ask)
 
     def _tell_asked(self, ask: Ask) -> None:
-        if (tell := self._untold.pop(ask.id, None)) is not None:
-            tell(PermissionAsked.from_ask(ask))
+        if ask.id in self._untold:
+            self.fill(PermissionAsked.from_ask(ask), self._untold.pop(ask.id))
 
     def _verdict(self, _asked: Ask, decided: object) -> Decision:
         if isinstance(decided, Decision) and decided.outcome in _OUTCOMES:
@@ -249,14 +250,10 @@ class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
         outcome = permission_outcome(asked.options, decision)
         told = outcome.option_id if isinstance(outcome, SelectedOutcome) else None
         recorded = PermissionAnswered.from_decision(question_id, decision, told)
-        return recorded, RequestPermissionResponse(outcome=outcome, meta=_words(decision))
-
-
-def _words(decision: Decision) -> Meta | None:
-    """ACP has no member for what an agent is told besides the option, so it goes where extensions go."""
-    words = {"message": decision.message, "params": decision.params}
-    said = {name: value for name, value in words.items() if value is not None}
-    return {META: said} if said else None
+        # ACP has no member for what an agent is told besides the option, so it goes where extensions go.
+        words = {"message": decision.message, "params": decision.params}
+        said = {name: value for name, value in words.items() if value is not None}
+        return recorded, RequestPermissionResponse(outcome=outcome, meta={META: said} if said else None)
 
 
 def _possible(ask: Ask, decision: Decision) -> Decision:
@@ -295,7 +292,7 @@ class Questions(PendingQuestions[CreateElicitationRequest, QuestionReply, Create
     ended = QuestionReply
     failed = "handler", "cancelled"
 
-    handler: QuestionHandler
+    handler: QuestionHandler | None  # None where the agent may ask none: no mode is offered
 
     def ask(
         self, request: CreateElicitationRequest, turn: str | None = None
@@ -329,6 +326,7 @@ class Questions(PendingQuestions[CreateElicitationRequest, QuestionReply, Create
         return self.settle(question_id, dataclasses.replace(verdict, by=by))
 
     async def _ask(self, request: CreateElicitationRequest) -> object:
+        assert self.handler is not None
         return await self.handler.ask(request)  # here it may fail as it likes
 
     def _verdict(self, asked: CreateElicitationRequest, decided: object) -> QuestionReply:

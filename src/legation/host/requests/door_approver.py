@@ -8,9 +8,7 @@ INV-A3  When nobody waits for the decision any more (the turn was cancelled, the
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
@@ -23,7 +21,6 @@ from legation.approvals.policy.facts import Facts
 from legation.approvals.policy.rules import UnaskedWord
 from legation.approvals.request import DoorRequest, DoorResult
 from legation.errors import Forbidden, InvalidParams, LegationError, NotFound
-from legation.host.agent import Where
 from legation.host.requests.handlers import Prepared, Unasked
 from legation.wire.action import Ask, Decision, offers_only_always
 from legation.wire.principal import Principal
@@ -40,16 +37,15 @@ class Decide(Protocol):
 
 
 class DoorApprover:
-    """Approver of a host, at the door. `where` and `requester_of` are asked by the session's id. `timeout` is the host's
-    own bound on waiting, in seconds; `unasked` what happens to a turn that did something unasked where no policy says
-    so; with `approves` whoever would be asked has said yes beforehand."""
+    """Approver of a host, at the door, which asks as `requester`. `timeout` is the host's own bound on waiting, in
+    seconds; `unasked` what happens to a turn that did something unasked where no policy says so; with `approves` whoever
+    would be asked has said yes beforehand."""
 
     def __init__(
         self,
         door: Door,
+        requester: Principal,
         *,
-        where: Callable[[str], Where | None],
-        requester_of: Callable[[str], Principal],
         timeout: float | None = None,
         unasked: UnaskedWord = "stop",
         approves: bool = False,
@@ -57,10 +53,9 @@ class DoorApprover:
         self._approves = approves
         self._unasked: UnaskedWord = unasked
         self._door = door
-        self._where = where
-        self._requester_of = requester_of
+        self._requester = requester
         self._timeout = timeout
-        self._facts: dict[str, tuple[Where, Facts]] = {}
+        self._facts: dict[str, Facts] = {}  # by session
         self._told_closing = False
 
     async def decide(self, ask: Ask, judged: Evaluated | None = None) -> Decision:
@@ -89,7 +84,7 @@ class DoorApprover:
     async def unasked(self, ask: Ask) -> Unasked:
         """Judge what was done unasked. What cannot be judged was not allowed."""
         try:
-            request = dataclasses.replace(self._request(ask), approval_id=None)
+            request = replace(self._request(ask), approval_id=None)
             if self._approves and (await self._door.preview(request)).action in _ASKED:
                 return Unasked("allow", "legation", "approved beforehand")
             found, ends = await self._door.record_unasked(request, self._unasked)
@@ -104,28 +99,31 @@ class DoorApprover:
 
     def _request(self, ask: Ask) -> DoorRequest:
         return DoorRequest(
-            principal=self._requester_of(ask.session_id),
+            principal=self._requester,
             action=ask.action,
-            facts=self._facts_of(ask.session_id),
+            facts=self._facts_of(ask),
             approval_id=ask.id,
             session_id=ask.session_id,
             in_session=True,
             turn_id=ask.turn,
             tool_call_id=ask.tool_call_id,
             editable=ask.editable,
+            diffs=ask.diffs,
             timeout=self._timeout,
             expires_at=ask.expires_at,
             only_always=offers_only_always(ask.options),
         )
 
-    def _facts_of(self, session_id: str) -> Facts:
+    def _facts_of(self, ask: Ask) -> Facts:
         """Return one for each session: its folders stay what they were, whatever link an agent puts there later."""
-        where = self._where(session_id)
-        if where is None:
-            raise NotFound(f"cannot decide for session {session_id}: there is none; ask in one that is open")
-        known = self._facts.pop(session_id, None)
-        facts = known[1] if known and known[0] == where else Facts(where.cwd, where.cwd, where.home)
-        self._facts[session_id] = where, facts  # the last one again
+        if ask.cwd is None:
+            raise NotFound(
+                f"cannot decide for session {ask.session_id}: there is none; ask in one that is open"
+            )
+        facts = self._facts.pop(ask.session_id, None)
+        if facts is None or (facts.cwd, facts.home) != (ask.cwd, ask.home):
+            facts = Facts(ask.cwd, ask.cwd, ask.home)
+        self._facts[ask.session_id] = facts  # the last one again
         if len(self._facts) > KEPT:
             del self._facts[next(iter(self._facts))]
         return facts

@@ -12,14 +12,12 @@ from __future__ import annotations
 import hashlib
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import msgspec
 
-from legation.agents.rpc import RpcFault
-from legation.wire import jsontext
+from legation.agents.rpc import RpcFault, read_params
 from legation.wire.acp.methods import (
     ELICITATION_MODES,
     ClientCapabilities,
@@ -42,9 +40,6 @@ from legation.wire.acp.methods import (
 from legation.wire.acp.rpc import ClientMethod, ErrorCode
 from legation.wire.acp.updates import Diff, ToolKind
 from legation.wire.action import Ask, Decision, RuleAction
-
-if TYPE_CHECKING:
-    pass
 
 Read: TypeAlias = Callable[[ReadTextFileRequest], Awaitable[ReadTextFileResponse]]
 Write: TypeAlias = Callable[[WriteTextFileRequest], Awaitable[None]]
@@ -200,8 +195,6 @@ SHOWN_TEXT = 64 * 1024  # characters of a file that whoever is asked about it is
 Serve = Callable[[str, bytes], Awaitable[object]]
 """Given Legation's id of the session and the raw parameters."""
 
-_T = TypeVar("_T")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
@@ -225,16 +218,13 @@ class Reverse:
         self.capabilities = derive_client_capabilities(fs, terminal, questions)
         self.questions = questions if self.capabilities.elicitation else None
         self.terminal = OwnedTerminals(terminal) if is_complete_terminal(terminal) else None
-        self._methods: dict[str, Serve] = {}
+        self.methods: dict[str, Serve] = {}
         if (read := read_method(fs)) is not None:
-            self._methods[ClientMethod.READ_TEXT_FILE] = _with(ReadTextFileRequest, read)
+            self.methods[ClientMethod.READ_TEXT_FILE] = _with(ReadTextFileRequest, read)
         if (write := write_method(fs)) is not None:
-            self._methods[ClientMethod.WRITE_TEXT_FILE] = _with(WriteTextFileRequest, write)
+            self.methods[ClientMethod.WRITE_TEXT_FILE] = _with(WriteTextFileRequest, write)
         if self.terminal is not None:
             self._offer_terminals(self.terminal)
-
-    def method(self, name: str) -> Serve | None:
-        return self._methods.get(name)
 
     def service(self, method: str, params: bytes) -> Service | None:
         """Return what is to be decided before it is done; None for what only follows from that."""
@@ -248,7 +238,7 @@ class Reverse:
         def named(call: Callable[[str, str], Awaitable[object]]) -> Serve:
             return _with(TerminalRequest, lambda request: call(request.session_id, request.terminal_id))
 
-        self._methods |= {
+        self.methods |= {
             ClientMethod.TERMINAL_CREATE: _with(CreateTerminalRequest, create),
             ClientMethod.TERMINAL_OUTPUT: named(terminal.output),
             ClientMethod.TERMINAL_WAIT_FOR_EXIT: named(terminal.wait_for_exit),
@@ -259,7 +249,7 @@ class Reverse:
 
 def _with(shape: type[Any], call: Callable[[Any], Awaitable[object]]) -> Serve:
     async def serve(session_id: str, params: bytes) -> object:
-        request = msgspec.structs.replace(decode(params, shape), session_id=session_id)
+        request = msgspec.structs.replace(read_params(params, shape), session_id=session_id)
         result = await call(request)
         return {} if result is None else result
 
@@ -267,7 +257,7 @@ def _with(shape: type[Any], call: Callable[[Any], Awaitable[object]]) -> Serve:
 
 
 def _writing(params: bytes) -> Service:
-    request = decode(params, WriteTextFileRequest)
+    request = read_params(params, WriteTextFileRequest)
     path, text, diff = request.path, request.content, None
     if len(text) <= SHOWN_TEXT:
         told: dict[str, object] = {"path": path, "content": text}
@@ -279,14 +269,14 @@ def _writing(params: bytes) -> Service:
 
 
 def _reading(params: bytes) -> Service:
-    request = decode(params, ReadTextFileRequest)
+    request = read_params(params, ReadTextFileRequest)
     told = {"path": request.path, "line": request.line, "limit": request.limit}
     given = {name: value for name, value in told.items() if value is not None}
     return Service(tool="read_text_file", kind="read", verb="read", params=given, path=request.path)
 
 
 def _running(params: bytes) -> Service:
-    request = decode(params, CreateTerminalRequest)
+    request = read_params(params, CreateTerminalRequest)
     line = shlex.join((request.command, *request.args))
     told: dict[str, object] = {"command": request.command, "args": list(request.args)}
     if request.cwd is not None:
@@ -301,15 +291,6 @@ _SERVICES: Final[Mapping[str, Callable[[bytes], Service]]] = {
     ClientMethod.WRITE_TEXT_FILE: _writing,
     ClientMethod.TERMINAL_CREATE: _running,
 }
-
-
-def decode(params: bytes, shape: type[_T]) -> _T:
-    with suppress(ValueError, RecursionError):
-        return msgspec.json.decode(params, type=shape)  # what it does not ask for is skipped, not made
-    try:
-        return msgspec.convert(jsontext.read(params), shape)
-    except jsontext.READ_ERRORS as error:
-        raise RpcFault(ErrorCode.INVALID_PARAMS, str(error)) from None
 
 
 # Approvers.

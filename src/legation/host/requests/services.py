@@ -125,7 +125,8 @@ def _told_to_agent(path: str) -> Iterator[None]:
     try:
         yield
     except Forbidden:
-        raise RpcFault(code, f"{path} is not for agents: it is Legation's own or the system's") from None
+        why = "it is Legation's own or the system's, or in a dot-folder of the home that is not listed"
+        raise RpcFault(code, f"{path} is not for agents: {why}") from None
     except FileNotFoundError:
         raise RpcFault(ErrorCode.RESOURCE_NOT_FOUND, f"{path} does not exist") from None
     except UnicodeError:
@@ -230,7 +231,6 @@ class TerminalProcess:
     child: Child
     tail: OutputTail
     ended: asyncio.Task[Exit]
-    stopping: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(cls, launcher: Launcher, command: Command, output_limit: int) -> Self:
@@ -255,14 +255,8 @@ class TerminalProcess:
 
     async def stop(self) -> None:
         """Stop its whole tree, bounded by the ladder of `proc`. Whoever comes second waits for all of it too."""
-        if self.stopping is None and not self.ended.done():
-            self.stopping = asyncio.create_task(self._stop(), name=f"legation-terminal-{self.child.pid}-stop")
-        if self.stopping is not None:
-            await asyncio.shield(self.stopping)
-
-    async def _stop(self) -> None:
         await self.child.stop(grace=0.0)  # its input has been closed since its start
-        await self.ended
+        await asyncio.shield(self.ended)
 
 
 def _status(found: Exit) -> TerminalExitStatus:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from legation.agents.messages import RpcMessage, id_key, read_cancelled_id, read_message
+from legation.agents.rpc import RpcFault
 from legation.errors import LegationError, Unavailable
 from legation.server.acp.asks import Asking, ClientCalls
 from legation.server.acp.log import MESSAGE, ConnectionLog, KeptConnection, Taken
 from legation.server.acp.messages import (
-    Refused,
     error_line,
     exit_of,
     key_of,
@@ -138,7 +138,7 @@ class AcpConnection:
         if self._closed is not None:
             answer.set_result(self._refusal(message, Unavailable(self._closed)))
         elif self._is_full(message):
-            refused = Refused(ErrorCode.INVALID_REQUEST, "too many requests at once; wait for their answers")
+            refused = RpcFault(ErrorCode.INVALID_REQUEST, "too many requests at once; wait for their answers")
             answer.set_result(self._refusal(message, refused))
         else:
             task = asyncio.create_task(
@@ -168,9 +168,7 @@ class AcpConnection:
     async def _keep(self) -> None:
         try:
             await self.outlet.keep(self.kept)
-        except (
-            LegationError
-        ) as error:  # a failing disk keeps no request from its agent, and no question from its client
+        except LegationError as error:  # a failing disk keeps neither requests nor questions from anybody
             logger.warning("what a client asks, or is asked, is not on the disk: %s", error.code)
 
     def _is_full(self, message: RpcMessage) -> bool:
@@ -198,7 +196,9 @@ class AcpConnection:
             line = error_line(bytes(message.id), await self._explained(error, params))
         if answer.done():
             return  # the connection was closed meanwhile, and has said so
-        receipt = self.outlet.say(line)
+        # Twice is once too often for a client that has it as the answer to its POST, with the name of the connection.
+        alone = self.kept.streamable and message.method == AgentMethod.INITIALIZE
+        receipt = None if alone else self.outlet.say(line)
         try:
             if receipt is not None:
                 await receipt
@@ -296,8 +296,8 @@ class AcpConnection:
         await self._methods.stop()
 
 
-def _cancelled() -> Refused:
-    return Refused(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
+def _cancelled() -> RpcFault:
+    return RpcFault(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
 
 
 async def last_words(stream: Stream, taken: Sequence[Taken], asks: int | None = None) -> list[bytes]:
@@ -317,10 +317,10 @@ async def last_words(stream: Stream, taken: Sequence[Taken], asks: int | None = 
                 continue
             if kind_of(message) == "request":
                 asked.append(message.id)
-            elif (
-                found := owed.get(key_of(message))
-            ) and event.seq > found.after:  # else of an older one of that id
-                del owed[key_of(message)]
+                continue
+            key = key_of(message) or b"null"  # which reads as none
+            if (found := owed.get(key)) and event.seq > found.after:  # else of an older one of that id
+                del owed[key]
     if not owed and asks is None:
         return []
     withdrawn = [notification_line(CANCEL_REQUEST, {"requestId": each}) for each in asked]

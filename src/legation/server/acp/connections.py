@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Final, Self
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from legation.approvals.approval import Approval, ApprovalState
 from legation.approvals.queue import ApprovalQueue, Attendance
 from legation.approvals.trace.step import StepKind
-from legation.clock import Clock
+from legation.clock import Clock, new_id
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, Unavailable
 from legation.server.acp.log import OPENED, PREFIX, ConnectionLog, KeptConnection, read_kept, stream_name
 from legation.server.sessions.agents import AgentSlot
 from legation.server.sessions.clients import SessionClients
 from legation.server.sessions.hosts import WorkspaceHosts
+from legation.server.sessions.record import MOST_ID_BYTES, is_client_id
 from legation.server.sessions.service import SessionService
 from legation.store.datafolder import WORK, make_folder
 from legation.store.entries import ByName
@@ -33,14 +33,14 @@ from legation.wire.events import Draft
 
 if TYPE_CHECKING:
     from legation.server.acp.connection import AcpConnection
+    from legation.server.peers.claims import StreamClaims
 
 MOST_SERVERS: Final = 200  # of one workspace, each with a process
-AT_ONCE: Final = 500  # that are read together, for the list of them
 IDLE: Final = 900.0  # seconds without a reader, a message or a request at work: a client's time to come back
+MADE: Final = "con"  # what ids begin with that are ours
 # Seconds that a new connection waits for the end of one of its name: that one's agent's time.
 END_LIMIT: Final = 15.0
 
-_SERVER_ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _STOPPING: Final = "cannot go on: the server stops; try again when it is back"
 
 Key = tuple[str, str]  # workspace, server id
@@ -97,8 +97,14 @@ class AcpConnections:
     have their own. What speaks ACP is loaded with the first client."""
 
     def __init__(
-        self, sessions: SessionService, hosts: WorkspaceHosts, inbox: ApprovalQueue, attendance: Attendance
+        self,
+        sessions: SessionService,
+        hosts: WorkspaceHosts,
+        inbox: ApprovalQueue,
+        attendance: Attendance,
+        claims: StreamClaims | None = None,
     ) -> None:
+        self._claims = claims
         self._sessions = sessions
         self._hosts = hosts
         self._log = hosts.log
@@ -108,9 +114,10 @@ class AcpConnections:
         self._waiting = Waiting(attendance, hosts.log.clock, wait_ms, hosts.clients)
         self._listens = False
         self._known: dict[Key, AcpConnection] = {}
-        self._opening: dict[Key, tuple[asyncio.Lock, int]] = {}
+        # What nobody holds or waits for is not kept.
+        self._opening: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._ending: dict[Key, asyncio.Task[None]] = {}
-        self._awaited: dict[Key, asyncio.Event] = {}
+        self._opened = asyncio.Event()  # with the next connection
         self._shut = False
 
     async def __aenter__(self) -> Self:
@@ -148,8 +155,37 @@ class AcpConnections:
                     f"cannot use {server_id} with {agent}: it belongs to {own}; use another server id"
                 )
             self._known[key] = found
-        self._awaited.pop(key, asyncio.Event()).set()
+        self._opened.set()
+        self._opened = asyncio.Event()
         return found
+
+    async def open(self, workspace: str, agent: str) -> tuple[str, AcpConnection]:
+        """Make one for a client that has the id from us, and return both."""
+        await self._remove_left(workspace)
+        server_id = new_id(MADE)
+        connection = await self.get(workspace, server_id, agent)
+        connection.kept = msgspec.structs.replace(connection.kept, streamable=True)
+        await connection.outlet.keep(connection.kept)
+        return server_id, connection
+
+    async def find(self, workspace: str, server_id: str) -> AcpConnection:
+        """The one of that id, open or kept in the log; `NotFound` where there is none."""
+        key = workspace, server_id
+        possible = is_client_id(server_id) and key not in self._ending
+        if not possible or (key not in self._known and await self._open_stream(key) is None):
+            raise NotFound(f"cannot find connection {server_id[:200]}; connect again")
+        return await self.get(workspace, server_id, None)
+
+    async def _remove_left(self, workspace: str) -> None:
+        """End those that got their ids from us and that nobody uses any more: their clients went without a word, and no
+        other can know their names."""
+        now = self._log.clock.now_ms()
+        for server_id, kept in await self.list(workspace):
+            if not kept.streamable or now - kept.created_at_ms < IDLE * 1000:
+                continue
+            connection = self._known.get((workspace, server_id))
+            if connection is None or connection.slot.is_quiet(IDLE):
+                await self.remove(workspace, server_id)
 
     def reading(self, workspace: str, server_id: str) -> AbstractContextManager[None]:
         """While somebody reads what a client is told."""
@@ -161,9 +197,11 @@ class AcpConnections:
         must_be_server_id(server_id)
         key = workspace, server_id
         found = await self._readable(key)
-        if found is None:
-            await self._appears(key, wait)
-            found = await self._readable(key)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait):
+                while found is None:
+                    await self._opened.wait()
+                    found = await self._readable(key)
         if found is None:
             raise NotFound(f"cannot find server {server_id}; send it a message first")
         return found
@@ -173,12 +211,13 @@ class AcpConnections:
         must_be_server_id(server_id)
         key = workspace, server_id
         async with self._alone(key):
+            if key in self._ending:  # no other of that name is made meanwhile
+                return
             connection = self._known.pop(key, None)
             if connection is not None:
                 connection.shut("cannot go on: the connection was deleted; connect again")
-            former = self._ending.get(key)
-            ending = self._ending[key] = asyncio.create_task(self._end(key, connection, former))
-            ending.add_done_callback(lambda task: self._forget(key, task))
+            ending = self._ending[key] = asyncio.create_task(self._end(key, connection))
+            ending.add_done_callback(lambda _: self._ending.pop(key))
             if connection is not None:
                 await connection.slot.retire()
 
@@ -186,28 +225,17 @@ class AcpConnections:
         """The connections that are open, by id."""
         found: list[tuple[str, KeptConnection]] = []
         query = ByName(workspace, None, PREFIX, states=("open",))
-        while page := await self._log.page(query, AT_ONCE):
-            for _, info in page:
-                name, kept = info.name.removeprefix(PREFIX), read_kept(info.meta)
-                if kept is not None and (workspace, name) not in self._ending:
-                    found.append((name, kept))
-            query = query.behind(page[-1][0])
+        async for _, info in self._log.each(query):
+            name, kept = info.name.removeprefix(PREFIX), read_kept(info.meta)
+            if kept is not None and (workspace, name) not in self._ending:
+                found.append((name, kept))
         return found
 
     # Making and ending.
 
-    @asynccontextmanager
-    async def _alone(self, key: Key) -> AsyncIterator[None]:
-        """Let one at a time in for each id; what nobody waits for is not kept."""
-        lock, users = self._opening.get(key, (asyncio.Lock(), 0))
-        self._opening[key] = lock, users + 1
-        try:
-            async with lock:
-                yield
-        finally:
-            _, users = self._opening.pop(key)
-            if users > 1:
-                self._opening[key] = lock, users - 1
+    def _alone(self, key: Key) -> asyncio.Lock:
+        """Let one at a time in for each id."""
+        return self._opening.setdefault(key, asyncio.Lock())
 
     def _must_have_room(self, workspace: str) -> None:
         """Those that are being opened at this moment have their places too, and so has the one that asks."""
@@ -246,6 +274,13 @@ class AcpConnections:
         if agent is None:
             raise InvalidParams(f"cannot open {server_id}: the first message names the agent, as ?agent=NAME")
         name = await self._agent(agent)
+        if self._claims is None:
+            return await self._make_new(key, name)
+        async with self._claims.taken(workspace, stream_name(server_id), name, None):
+            return await self._make_new(key, name)
+
+    async def _make_new(self, key: Key, name: str) -> AcpConnection:
+        workspace, server_id = key
         stream = await self._log.stream(stream_name(server_id), workspace)
         kept = KeptConnection(agent=name, created_at_ms=self._log.clock.now_ms(), since=stream.head)
         if stream.info().state != "open":
@@ -269,18 +304,16 @@ class AcpConnections:
             kept, ConnectionLog(self._log, stream), slot, self._sessions, self._hosts.clients, self._waiting
         )
 
-    async def _end(
-        self, key: Key, connection: AcpConnection | None, former: asyncio.Task[None] | None
-    ) -> None:
+    async def _end(self, key: Key, connection: AcpConnection | None) -> None:
         try:
-            if former is not None:
-                await asyncio.wait({former})
             if connection is not None:
                 await connection.close()
             stream = await self._open_stream(key)
             if stream is not None:
                 await stream.replace([Draft(OPENED, b"{}")])  # nobody can ask for what was said any more
                 await stream.close()
+            if self._claims is not None:
+                await self._claims.free(key[0], stream_name(key[1]))
         except LegationError as error:
             logger.warning("cannot end a connection cleanly: %s", error.message)
 
@@ -294,10 +327,6 @@ class AcpConnections:
                 f"cannot open {key[1]}: the one of that name is still ending; try again, or use another server id"
             )
 
-    def _forget(self, key: Key, task: asyncio.Task[None]) -> None:
-        if self._ending.get(key) is task:
-            del self._ending[key]
-
     async def _readable(self, key: Key) -> tuple[Stream, int] | None:
         stream = None if key in self._ending else await self._open_stream(key)
         if stream is None:
@@ -309,16 +338,9 @@ class AcpConnections:
                 kept = await self._settled(stream, kept)
         return (stream, kept.since) if kept else None
 
-    async def _appears(self, key: Key, wait: float) -> None:
-        event = self._awaited.setdefault(key, asyncio.Event())
-        try:
-            async with asyncio.timeout(wait):
-                await event.wait()
-        except TimeoutError:
-            if self._awaited.get(key) is event and not event.is_set():
-                del self._awaited[key]
-
 
 def must_be_server_id(server_id: str) -> None:
-    if not _SERVER_ID.fullmatch(server_id):
-        raise InvalidParams("cannot take that for a server id: use 1 to 128 letters, digits, `_`, `.`, `-`")
+    if not is_client_id(server_id):
+        raise InvalidParams(
+            f"cannot take that for a server id: give at most {MOST_ID_BYTES} bytes of printable text, not only dots"
+        )

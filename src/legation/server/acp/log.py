@@ -18,7 +18,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self, TypeAlias
 
 import msgspec
@@ -45,16 +44,16 @@ from legation.wire.event_types import (
 )
 from legation.wire.events import Draft, Event
 
-PREFIX: Final = "acp:"  # no session's name has a colon
+PREFIX: Final = "acp:"  # no session's name begins so
 MESSAGE: Final = "acp-message"
 OPENED: Final = "acp-opened"
 CATCH_UP: Final = 30.0  # seconds that an answer waits for the updates before it: the disk's time
 
-_QUESTIONS: Final = frozenset(
-    kind.event_type() for kind in (PermissionAsked, PermissionAnswered, QuestionAsked, QuestionAnswered)
-)
+_QUESTIONS: Final = (PermissionAsked, PermissionAnswered, QuestionAsked, QuestionAnswered)
 # Events that somebody has to look at; the others are updates, or nothing for a client.
-_NOTED: Final = _QUESTIONS | {kind.event_type() for kind in (AgentExited, SessionReset, SessionStatus)}
+_NOTED: Final = frozenset(
+    kind.event_type() for kind in (*_QUESTIONS, AgentExited, SessionReset, SessionStatus)
+)
 _RESET: Final = SessionReset.event_type()
 _STATUS: Final = SessionStatus.event_type()
 _FACTS: Final = SetupFacts.event_type()
@@ -87,6 +86,7 @@ class KeptConnection(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     taken: tuple[Taken, ...] = ()  # requests that have no answer yet, or had none when the last one came
     # Where no request of its own runs: what it was asked last, in turns that others began, stands above that number.
     asks: int | None = None
+    streamable: bool = False  # its client got the id from us, and the answer to `initialize` with it
 
 
 def stream_name(server_id: str) -> str:
@@ -126,8 +126,7 @@ class ConnectionLog:
         self._closed = True
 
 
-@dataclass(eq=False)
-class SessionFollower:
+class SessionFollower(msgspec.Struct, eq=False, dict=True):
     """Reader of a session for a client. `noted` is called with what is no update, in its place among them; `over` when
     the session was closed or deleted, and all of it was told."""
 
@@ -138,7 +137,7 @@ class SessionFollower:
     _over: Callable[[SessionFollower], None]
     seq: int = 0
     _muted: bool = False  # an agent replays what the client has seen already
-    _open: dict[str, PermissionAsked | QuestionAsked] = field(default_factory=dict)
+    _open: list[object] = msgspec.field(default_factory=list)
     _events: Subscription | None = None
     _task: asyncio.Task[None] | None = None
     _moved: asyncio.Future[None] | None = None
@@ -151,51 +150,38 @@ class SessionFollower:
         """Tell all there is; the rest follows with `start`."""
         history = History()
         async for events in self.stream.subscribe(follow=False).batches():
-            self._keep_open(events)
             self._outlet.append(list(map(self._entry, history.updates(events))))
             self.seq = events[-1].seq
             await self._outlet.room()
         self._outlet.append(list(map(self._entry, history.rest())))
+        await self._keep_open()
 
     async def skip(self) -> None:
         """Tell nothing of what there is, but what waits for an answer."""
-        while True:
+        floor = -1
+        while self.stream.floor != floor:
             floor, self.seq = self.stream.floor, self.stream.visible
-            for asked in (await digest(self.stream)).open.values():
-                if (
-                    asked.kind != "turn"
-                    and asked.seq <= self.seq
-                    and (event := await self.stream.event(asked.seq))
-                ):
-                    self._keep_open([event])
-            if self.stream.floor == floor:
-                return
+            await self._keep_open()
 
     async def skip_to_active(self) -> None:
         """Tell nothing of what there is before the session became active."""
-        async for events in self.stream.subscribe(follow=False).batches():
-            self._keep_open(events)
-            for event in events:
-                self.seq = event.seq
-                if event.type == _STATUS:
-                    return
+        async for event in self.stream.subscribe(follow=False):
+            self.seq = event.seq
+            if event.type == _STATUS:
+                break
+        await self._keep_open()
 
-    def _keep_open(self, events: list[Event]) -> None:
+    async def _keep_open(self) -> None:
         """Keep what was asked before this client came, and waits for an answer still."""
-        for event in events:
-            if event.type in _QUESTIONS:
-                payload = event_types.decode(event)
-                if isinstance(payload, PermissionAsked | QuestionAsked):
-                    self._open[payload.id] = payload
-                elif isinstance(payload, PermissionAnswered | QuestionAnswered):
-                    self._open.pop(payload.id, None)
+        still_open = (await digest(self.stream)).open.values()
+        asked = [each.seq for each in still_open if each.kind != "turn" and each.seq <= self.seq]
+        events = [await self.stream.event(seq) for seq in asked]
+        self._open = [event_types.decode(event) for event in events if event is not None]
 
     def start(self) -> None:
-        for payload in self._open.values():
+        for payload in self._open:
             self._noted(self.session_id, payload)
-        self._open.clear()
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name=f"legation-acp-{self.session_id}")
+        self._task = asyncio.create_task(self._run(), name=f"legation-acp-{self.session_id}")
 
     async def reached(self, seq: int) -> None:
         """Wait until every event up to that number was told, but not for ever: some cannot be read."""
@@ -517,6 +503,15 @@ class MessageReader(LiveStreamReader):
 
     def _finish(self, last: bytes) -> None:  # noqa: ARG002
         super()._finish(b"")
+
+
+class SilentReader(MessageReader):
+    """Reader that is told nothing: what is said of a session is told in the body of its connection. It ends with that."""
+
+    async def _ready(self) -> bytes:
+        if self._channel.source.ended:
+            self._finish(b"")
+        return b""
 
 
 def frames(events: Sequence[Event]) -> Frames:

@@ -37,6 +37,7 @@ _KEPT: Final = 64  # ways in which the updates of one session are surrounded: mo
 _KEPT_BYTES: Final = 4096  # of each
 LONG: Final = 64 * 1024  # bytes of an update of which one copy more is too much
 
+_NULL: Final = b"null"
 _SHAPE: Final = "send one JSON-RPC message: an object with `method`, or with `id` and `result` or `error`"
 
 
@@ -50,13 +51,19 @@ def read_body(body: bytes) -> RpcMessage:
     except UnicodeDecodeError:
         raise InvalidParams("cannot read the message: it is no UTF-8; send JSON in UTF-8") from None
     message = read_message(body)
+    if message is not None and not message.id and _has_null_id(body):
+        message.id = msgspec.Raw(_NULL)  # a request all the same, and so it is answered
     if message is None or not (message.method or message.id):
         raise InvalidParams(f"cannot read the message: it is none of JSON-RPC; {_SHAPE}")
-    if message.id and bytes(message.id)[:1] not in b'"-0123456789':
+    if message.id and bytes(message.id) != _NULL and bytes(message.id)[:1] not in b'"-0123456789':
         raise InvalidParams("cannot answer to that id: use a text or a number")
     if not message.method and not message.result and not message.error:
         raise InvalidParams(f"cannot take an answer without `result` or `error`; {_SHAPE}")
     return message
+
+
+def _has_null_id(body: bytes) -> bool:
+    return _NULL in body and read_members(body).get("id") == _NULL
 
 
 def kind_of(message: RpcMessage) -> Literal["request", "notification", "response"]:
@@ -169,19 +176,11 @@ _CODES: Final[tuple[tuple[type[LegationError], int], ...]] = (
 )
 
 
-class Refused(Exception):
-    """A request is answered with this error."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.error = RpcError(code, message)
-
-
 def rpc_error(error: Exception, ended: AgentExited | None = None, stderr: str = "") -> RpcError:
     """`ended` is how the agent's process went, where that is why; `stderr` what one that lives has said."""
-    from legation.agents.rpc import AgentRefused
+    from legation.agents.rpc import AgentRefused, RpcFault
 
-    if isinstance(error, Refused):
+    if isinstance(error, RpcFault):
         return error.error
     if isinstance(error, AgentRefused):
         return _with_stderr(error.error, stderr)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 import msgspec
 
 from legation import __version__
+from legation.agents.modes import setup_facts
 from legation.clock import new_id
 from legation.errors import AgentExited as AgentHasExited
 from legation.errors import InvalidParams, LegationError, NotFound, TransportClosed
-from legation.host.endpoint import what_is_wrong
-from legation.host.options import MAX_DIRECTORIES, SessionPlace, setup_facts
+from legation.host.options import MAX_DIRECTORIES, SessionPlace
 from legation.host.session import Session
 from legation.server.acp.log import SessionFollower
 from legation.server.sessions.record import (
@@ -28,7 +28,6 @@ from legation.server.sessions.record import (
     SessionRecords,
     must_be_open,
     must_be_session_id,
-    was_deleted,
 )
 from legation.server.sessions.service import SessionService
 from legation.store.entries import LastUsed
@@ -162,11 +161,9 @@ class AcpMethods:
     async def _known(self, session_id: str) -> SessionRecord | None:
         """Find one of this agent's; None where there never was one."""
         must_be_session_id(session_id)
-        if (record := await self._sessions.records.find(self._workspace, session_id)) is None:
-            if await self._sessions.records.was_deleted(self._workspace, session_id):
-                raise was_deleted(session_id)
-            return None
-        self._slot.must_be_for(record)
+        record = await self._sessions.records.find_ever(self._workspace, session_id)
+        if record is not None:
+            self._slot.must_be_for(record)
         return record
 
     async def _record(self, session_id: str) -> SessionRecord:
@@ -358,7 +355,9 @@ def read(params: bytes, shape: type[T]) -> T:
     try:
         return msgspec.convert(read_any(params), shape)
     except msgspec.ValidationError as error:
-        raise InvalidParams(f"cannot read the parameters: {what_is_wrong(error)}; correct them") from None
+        raise InvalidParams(
+            f"cannot read the parameters: {jsontext.what_is_wrong(error)}; correct them"
+        ) from None
 
 
 def read_any(params: bytes) -> object:

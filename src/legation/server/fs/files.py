@@ -16,7 +16,7 @@ from legation.errors import NotFound, RateLimited, Unavailable
 from legation.server.fs import operations
 from legation.server.fs.operations import AtomicFile, RegularFile, printable
 from legation.server.fs.paths import Confinement, ServedFolders
-from legation.server.fs.upload import Unpacker, pieces
+from legation.store.datafolder import folder_name
 from legation.tasks import in_thread
 from legation.wire.api.fs import FsUploaded, FsWritten
 from legation.wire.principal import Principal
@@ -125,7 +125,7 @@ class Files:
         folders = await self._folders_of(session_id, workspace)
         if folders is None:
             raise NotFound("cannot find the session; list the sessions that there are")
-        own = None if self._work is None else self._work / workspace / session_id
+        own = None if self._work is None else self._work / workspace / folder_name(session_id)
         return self._roots.within(folders, own)
 
     async def run(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -137,6 +137,10 @@ class Files:
         """Find the real path of a new session's or process's folder, if it is one that is served."""
         return await self.run(operations.folder, self._roots.everywhere(), path)
 
+    def config_of(self, folder: Path) -> Confinement:
+        """Confine to a dot-folder of ours in a folder that is served: it may lie directly below the home."""
+        return self._roots.opened(folder)
+
     async def pieces(self, file: RegularFile) -> AsyncGenerator[bytes]:
         while piece := await self.run(file.read):
             yield piece
@@ -144,6 +148,8 @@ class Files:
     async def write(
         self, caller: Principal, where: Confinement, path: str, request: Request, confirm: Confirm
     ) -> FsWritten:
+        from legation.server.fs.upload import pieces
+
         file = AtomicFile(where, path)
         with self.transfers.begin(caller):
             try:
@@ -160,6 +166,8 @@ class Files:
     async def unpack(
         self, caller: Principal, where: Confinement, path: str, request: Request, confirm: Confirm
     ) -> FsUploaded:
+        from legation.server.fs.upload import Unpacker, pieces
+
         body = pieces(request, self._max_file_bytes)
         with self.transfers.begin(caller):
             unpacker = await self.run(Unpacker, where, path, self._max_file_bytes)

@@ -319,6 +319,7 @@ def _some_names(at: int) -> list[tuple[str, bool]]:
 def make_folder(confinement: Confinement, path: str) -> str:
     """Make a folder with those above it. One that is there already is fine."""
     with translate_errors("make", path), walk(confinement, path, make=True) as entry:
+        confinement.forbidden.check_new_folder(entry.parts)
         with suppress(FileExistsError):
             os.mkdir(entry.name, new_mode(entry.at), dir_fd=entry.at)
         if not stat.S_ISDIR(entry.look().st_mode):
@@ -332,6 +333,8 @@ def move(confinement: Confinement, source: str, target: str, *, overwrite: bool)
         moved = check_removable(confinement, here)
         with translate_errors("move to", target), walk(confinement, target, follow=False, make=True) as there:
             confinement.forbidden.check_above(there.parts)
+            if stat.S_ISDIR(moved.st_mode):
+                confinement.forbidden.check_new_folder(there.parts)
             if _inside(here, there) or _inside(there, here):
                 raise InvalidParams(
                     "cannot move a folder into itself or onto one above it; choose another place"

@@ -14,10 +14,11 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from legation.errors import Conflict, Forbidden, InvalidParams, LegationError, NotFound, StorageFailed
 from legation.store.datafolder import new_mode
@@ -25,6 +26,7 @@ from legation.store.files import FOLDER, open_below
 from legation.store.forbidden import ForbiddenPlaces, Looked, Parts
 
 LONGEST_SHOWN: Final = 200  # characters of a path in a message
+MOST_NAMED: Final = 5  # allowed folders in a message
 MOST_PARTS: Final = 256  # of one path; nobody nests deeper in earnest
 MOST_TURNS: Final = 64  # links, and ways up in them, of one path; the kernel follows 40
 
@@ -78,8 +80,7 @@ def _meaning(error: OSError, what: str, path: str) -> LegationError:
     return kind(f"cannot {what} {shown(path)}: {why}")
 
 
-@dataclass(frozen=True, slots=True)
-class ServedFolder:
+class ServedFolder(msgspec.Struct, frozen=True):
     """A folder that the file routes serve."""
 
     parts: Parts  # of its real path
@@ -98,6 +99,10 @@ class ServedFolders:
     def everywhere(self) -> Confinement:
         return Confinement(self._roots, tuple(root.parts for root in self._roots), self.forbidden)
 
+    def opened(self, folder: Path) -> Confinement:
+        """Only this one, which counts as listed."""
+        return Confinement(self._roots, (folder.parts,), self.forbidden.of_session([folder]))
+
     def within(self, folders: Sequence[Path], own: Path | None = None) -> Confinement:
         """Only these, as far as they are beneath the roots. Their links were resolved when the session began. `own` is
         the folder that Legation made for it: served, although it lies in what is never served."""
@@ -109,13 +114,13 @@ class ServedFolders:
         )
         if not allowed:
             raise Forbidden(
-                "cannot use the session's folder: it is outside the folders that this server serves; add it to them"
+                "cannot use the session's folder: it is outside the folders that this server serves; start it with "
+                "`--folder` for another"
             )
         return Confinement(self._roots, allowed, self.forbidden)
 
 
-@dataclass(frozen=True, slots=True)
-class Confinement:
+class Confinement(msgspec.Struct, frozen=True):
     """The reach of one request: beneath `allowed`, each of which is beneath a root."""
 
     roots: tuple[ServedFolder, ...]
@@ -141,11 +146,15 @@ class Confinement:
         real = _real(self.roots, parts)
         if real is None or not any(_beneath(real, folder) for folder in self.allowed):
             raise Forbidden(
-                f"cannot use {shown(said)}: it is, or leads, outside the allowed folders; choose a path in "
-                "them, or have the folder added to the server's setting `folders`"
+                f"cannot use {shown(said)}: it is, or leads, outside the allowed folders ({self._names()}); choose a path "
+                "in them, or start the server with `--folder` for another"
             )
         self.forbidden.check_name(real)
         return real
+
+    def _names(self) -> str:
+        some = [shown(path_text(parts)) for parts in self.allowed[:MOST_NAMED]]
+        return ", ".join([*some, "…"] if len(self.allowed) > MOST_NAMED else some)
 
     def root_of(self, parts: Parts) -> Parts:
         """The outermost above it: whoever may write in one root must not move the boundary of one inside it."""
@@ -179,8 +188,7 @@ def path_text(parts: Parts) -> str:
     return str(PurePosixPath(*parts))
 
 
-@dataclass(frozen=True, slots=True)
-class ConfinedEntry:
+class ConfinedEntry(msgspec.Struct, frozen=True):
     """A name in an open folder, whether something stands there or not. The name is "." of a root itself."""
 
     at: int

@@ -19,8 +19,8 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -42,11 +42,12 @@ from legation.errors import (
     Unavailable,
     problem,
 )
-from legation.server.http.openapi import PROBLEM_MEDIA, Json, openapi
+from legation.server.http.openapi import PROBLEM_MEDIA, Json, check_names, openapi
 from legation.server.http.pages import docs_routes
 from legation.server.http.request import BodyReader, Headers, Hosts, Origins, read_parameters
 from legation.server.http.routes import (
     NOBODY,
+    OPERATION,
     Access,
     Authenticate,
     Call,
@@ -251,8 +252,7 @@ def request_id(headers: Mapping[bytes, bytes], clock: Clock) -> str:
     return new_id("req", now_ms=clock.now_ms())
 
 
-@dataclass(slots=True)
-class Written:
+class Written(msgspec.Struct):
     """An answer of ours, whole: one start and one body message."""
 
     status: int
@@ -276,7 +276,7 @@ def write(operation: Operation, result: object) -> Written | Response:
         status, headers, result = result.status or operation.status, _pairs(result.headers), result.body
     else:
         status, headers = operation.status, []
-    if result is None and operation.answer is None:
+    if result is None and operation.contract.answer is None:
         return Written(status, headers=headers)
     try:
         body = _answer_encoder.encode(result)
@@ -304,6 +304,8 @@ class StampedSend:
 def stamp(given: Headers, request_id: str, extra: Headers) -> list[tuple[bytes, bytes]]:
     headers = list(given)
     names = dict(headers)
+    if b"request-id" in names:  # another server's answer, which has all of it
+        return headers
     ours = [_NO_STORE, _NO_SNIFF, *(_PAGE_HEADERS.items() if _is_page(names) else ())]
     headers += [pair for pair in ours if pair[0] not in names]
     return [*headers, (b"request-id", request_id.encode("ascii")), *extra]
@@ -349,8 +351,7 @@ _CLASSES: Final = ("0xx", "1xx", "2xx", "3xx", "4xx", "5xx")
 _STREAM: Final = "text/event-stream"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSummary:
+class RequestSummary(msgspec.Struct, frozen=True):
     """A request that is over, for the access log. It holds no path, query or body: ids and one-time codes stay out."""
 
     request_id: str
@@ -363,8 +364,7 @@ class RequestSummary:
     workspace: str
 
 
-@dataclass(slots=True)
-class RequestState:
+class RequestState(msgspec.Struct):
     """A request under way: filled in as it gets further."""
 
     request_id: str
@@ -406,16 +406,19 @@ class RequestMetrics:
 
 logger = logging.getLogger("legation.server")
 
+Elsewhere: TypeAlias = Callable[[Call, str, Mapping[str, str]], Awaitable[Response | None]]
+"""Answers for another server that has what the request is about; None: it is ours. Gets the route's path and its parameters."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppOptions:
+
+class AppOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     cors_origins: Collection[str] = ()
     allowed_hosts: Collection[str] | None = None  # None: any
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = msgspec.field(default_factory=SystemClock)
     version: str = __version__
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics = msgspec.field(default_factory=Metrics)
     on_request: Callable[[RequestSummary], None] | None = None  # after each, for the access log
+    elsewhere: Elsewhere | None = None
 
 
 def make_app(
@@ -424,9 +427,10 @@ def make_app(
     """Make the application of every group of routes, and of what each server has: /openapi.json, /docs, /metrics."""
     operations = [each for group in groups for each in group.operations]
     operations += metrics_routes(options.metrics).operations
-    document = openapi(operations, version=options.version)
+    check_names(operations)
+    document = cache(partial(openapi, tuple(operations), version=options.version))
     operations += docs_routes(document).operations
-    return App(operations, document, services, authenticate, options)
+    return App(operations, services, authenticate, options, document)
 
 
 class Confirmation:
@@ -451,13 +455,13 @@ class App:
     def __init__(
         self,
         operations: Sequence[Operation],
-        document: Json,
         services: Services,
         authenticate: Authenticate,
         options: AppOptions,
+        document: Callable[[], Json] = dict,
     ) -> None:
         self.operations = tuple(operations)
-        self.document = document
+        self._document = document
         self._table = RouteTable(operations)
         self._services = services
         self._authenticate = authenticate
@@ -469,6 +473,12 @@ class App:
         self._clock = options.clock
         self._figures = RequestMetrics(options.metrics)
         self._on_request = options.on_request
+        self._elsewhere = options.elsewhere
+
+    @property
+    def document(self) -> Json:
+        """The OpenAPI document, made when it is first asked for."""
+        return self._document()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -520,19 +530,28 @@ class App:
         scope["path_params"] = path
         request, principal = Request(scope, receive), NOBODY
         state.operation = operation
+        scope[OPERATION] = operation
         if not operation.access.open:
             state.principal = principal = await self._authenticate(request)
             operation.access.check(principal)
         if broken is not None:
             raise broken
+        # Nothing else names what may be another server's: a path, a query, or the header of an ACP connection.
+        named = path or scope["query_string"] or resource.path == "/acp"
+        if self._elsewhere is not None and named:
+            call = Call(principal, state.request_id, request, self._services, self._authenticate)
+            if (answer := await self._elsewhere(call, resource.path, path)) is not None:
+                return answer
         arguments: dict[str, object] = {}
         query = b"" if operation.unread else scope["query_string"]
-        if operation.parameters or query:
-            arguments = read_parameters(operation.parameters, path, query, scope["headers"])
-        if operation.body is not None:
+        if (contract := operation.contract).parameters or query:
+            arguments = read_parameters(
+                contract.parameters, path, query, scope["headers"], tolerant=operation.tolerant
+            )
+        if contract.body is not None:
             is_open, asked = operation.access.open, self._clock.monotonic()
             limit = self._open_body_bytes if is_open else max(operation.body_bytes, self._max_body_bytes)
-            arguments["body"] = await operation.body.read(headers, receive, self._bodies, limit)
+            arguments["body"] = await contract.body.read(headers, receive, self._bodies, limit)
             if not is_open and self._clock.monotonic() - asked > BODY_TRUST:
                 # Whoever holds a body back would outlive a revocation by as long.
                 state.principal = principal = await self._authenticate(request)

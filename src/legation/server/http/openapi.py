@@ -73,7 +73,6 @@ _HEADERS: Final[Json] = {"Request-Id": {"$ref": "#/components/headers/Request-Id
 
 def openapi(operations: Iterable[Operation], *, version: str) -> Json:
     listed = [each for each in operations if each.listed]
-    _check_names(listed)
     schemas = _Schemas(listed)
     paths: dict[str, Json] = {}
     for each in listed:
@@ -97,9 +96,9 @@ def errors_of(operation: Operation) -> list[type[LegationError]]:
     found: list[type[LegationError]] = [InvalidParams]
     if not operation.access.open:
         found += [Unauthenticated, Forbidden, RateLimited]
-    if any(each.place == "path" for each in operation.parameters):
+    if any(each.place == "path" for each in operation.contract.parameters):
         found.append(NotFound)
-    if operation.body is not None or operation.takes is not None:
+    if operation.contract.body is not None or operation.takes is not None:
         found += [TooLarge, UnsupportedMedia]
     return list(dict.fromkeys([*found, *operation.errors, InternalError]))
 
@@ -110,9 +109,9 @@ class _Schemas:
     def __init__(self, operations: Sequence[Operation]) -> None:
         kinds: list[object] = [Problem]
         for each in operations:
-            kinds += [parameter.type for parameter in each.parameters]
-            kinds += [each.body.type] if each.body else []
-            kinds += [each.answer] if each.answer is not None else []
+            kinds += [parameter.type for parameter in each.contract.parameters]
+            kinds += [each.contract.body.type] if each.contract.body else []
+            kinds += [each.contract.answer] if each.contract.answer is not None else []
             kinds += each.also.values()
         found, self.components = msgspec.json.schema_components(kinds, ref_template=_REF)
         self._found = list(zip(kinds, found, strict=True))
@@ -122,9 +121,12 @@ class _Schemas:
         return dict(next(schema for known, schema in self._found if known is kind))
 
 
-def _check_names(operations: Sequence[Operation]) -> None:
+def check_names(operations: Iterable[Operation]) -> None:
+    """Refuse two operations of one name."""
     seen: dict[str, Operation] = {}
     for each in operations:
+        if not each.listed:
+            continue
         other = seen.setdefault(each.name, each)
         if other is not each:
             raise TypeError(
@@ -134,16 +136,20 @@ def _check_names(operations: Sequence[Operation]) -> None:
 
 
 def _operation(operation: Operation, schemas: _Schemas) -> Json:
-    found: Json = {"operationId": operation.name, "tags": [operation.tag], "summary": operation.summary}
+    found: Json = {
+        "operationId": operation.name,
+        "tags": [operation.tag],
+        "summary": operation.contract.summary,
+    }
     description = _description(operation)
     if description:
         found["description"] = description
     found["security"] = _security(operation)
-    if operation.parameters:
-        found["parameters"] = [_parameter(each, schemas) for each in operation.parameters]
-    if operation.body is not None:
-        content = {"application/json": {"schema": schemas.of(operation.body.type)}}
-        found["requestBody"] = {"required": operation.body.required, "content": content}
+    if operation.contract.parameters:
+        found["parameters"] = [_parameter(each, schemas) for each in operation.contract.parameters]
+    if operation.contract.body is not None:
+        content = {"application/json": {"schema": schemas.of(operation.contract.body.type)}}
+        found["requestBody"] = {"required": operation.contract.body.required, "content": content}
     elif operation.takes is not None:
         schema: Json = {"type": "string", "format": "binary"}
         found["requestBody"] = {"required": True, "content": {operation.takes: {"schema": schema}}}
@@ -153,7 +159,9 @@ def _operation(operation: Operation, schemas: _Schemas) -> Json:
 
 def _description(operation: Operation) -> str:
     scope = operation.access.scope
-    return "\n\n".join(filter(None, [operation.description, scope and f"Needs the scope `{scope}`."]))
+    return "\n\n".join(
+        filter(None, [operation.contract.description, scope and f"Needs the scope `{scope}`."])
+    )
 
 
 def _security(operation: Operation) -> list[Json]:
@@ -185,9 +193,9 @@ def _without_nul(schema: Json) -> Json:
 
 def _responses(operation: Operation, schemas: _Schemas) -> Json:
     success: Json = {"description": HTTPStatus(operation.status).phrase, "headers": _HEADERS}
-    if operation.answer is not None:
-        success["content"] = {operation.media: {"schema": schemas.of(operation.answer)}}
-    elif operation.passes_through and operation.status == HTTPStatus.OK:
+    if operation.contract.answer is not None:
+        success["content"] = {operation.media: {"schema": schemas.of(operation.contract.answer)}}
+    elif operation.contract.passes_through and operation.status == HTTPStatus.OK:
         schema: Json = {} if operation.media == "application/json" else {"type": "string"}
         success["content"] = {operation.media: {"schema": schema}}
     found: Json = {str(operation.status): success}

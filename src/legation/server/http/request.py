@@ -223,8 +223,11 @@ def read_parameters(
     path: Mapping[str, str],
     query: bytes,
     headers: Iterable[tuple[bytes, bytes]],
+    *,
+    tolerant: bool = False,
 ) -> dict[str, object]:
-    """Read the arguments of the handler. An unknown query parameter is refused, as a member of a body is."""
+    """Read the arguments of the handler. An unknown query parameter is refused, as a member of a body is, unless the route
+    is `tolerant`."""
     queried = read_query(query) if query else {}
     values: dict[str, object] = {}
     known: list[str] = []
@@ -238,7 +241,7 @@ def read_parameters(
             values[each.name] = each.read([path[each.wire]])
         else:
             values[each.name] = each.read(_of_header(headers, each.wire))
-    if not queried.keys() <= {*known, *aliases}:
+    if not tolerant and not queried.keys() <= {*known, *aliases}:
         raise _unknown_parameter(known)
     return values
 
@@ -458,9 +461,10 @@ def _no_constant(name: str) -> NoReturn:
 # Hosts and origins.
 
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_EXPOSED: Final = b"ETag, Link, Location, Request-Id, Retry-After"
+_EXPOSED: Final = b"Acp-Connection-Id, ETag, Link, Location, Request-Id, Retry-After"
 _ALLOWED_HEADERS: Final = (
-    b"Authorization, Content-Type, Last-Event-ID, Legation-Workspace, Prefer, X-Request-Id"
+    b"Acp-Connection-Id, Acp-Session-Id, Authorization, Content-Type, Last-Event-ID, Legation-Workspace, Prefer, "
+    b"X-Request-Id"
 )
 _PREFLIGHT_SECONDS: Final = b"600"  # the browser's: how long it may remember the answer
 _LONGEST: Final = 262  # bytes of `name:port`: 255 of a name, its port, and an address' brackets
@@ -602,6 +606,20 @@ class OwnOrigins:
             request
         ):
             raise Forbidden("cannot sign in from a page of another site; open the link itself")
+
+    def check_unvouched(self, request: Request) -> None:
+        """Refuse a call of any page but those that are listed: nothing vouches for it, not even the name it calls us by."""
+        sites = request.headers.getlist("sec-fetch-site")
+        if "origin" not in request.headers and sites in ([], ["none"]):
+            return
+        name = (
+            request.headers.get("origin") or f"{request.scope['scheme']}://{request.headers.get('host', '')}"
+        )
+        if not self._is_ours(request) or read_origin(name) not in self._origins:
+            raise Forbidden(
+                "cannot take this from a page in a browser without a credential; list its origin with --cors-allow-origin, "
+                "or sign in"
+            )
 
     def _is_ours(self, request: Request) -> bool:
         origins, sites = (request.headers.getlist(name) for name in ("origin", "sec-fetch-site"))

@@ -1,4 +1,4 @@
-'''Routes: the signature of the handler is the contract, checked where it is written.
+'''Routes: the signature of the handler is the contract, read when it is first needed.
 
     routes = Routes(tag="tokens")
 
@@ -21,6 +21,7 @@ import re
 import types
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
@@ -49,10 +50,11 @@ from legation.wire.principal import SCOPES, Principal, Scope
 if TYPE_CHECKING:
     from legation.server.instance import Services
 
+OPERATION: Final = "legation.operation"  # where the scope of a request has the operation that it calls
 PEOPLE: Final = frozenset({"user", "process"})  # kinds of principals that act as the person behind them
 NOBODY: Final = Principal(kind="nobody", id="nobody", workspace="", scopes=frozenset(), level=0)
 
-_PATH: Final = re.compile(r"/|(/([A-Za-z0-9._~-]+|\{[a-z_]+\}))+")
+_PATH: Final = re.compile(r"/|(/([A-Za-z0-9._~:-]+|\{[a-z_]+\}))+")
 _BODYLESS: Final = frozenset({"GET", "DELETE"})
 # JSON has no bound, the databases do: a larger number would fail there instead of here.
 _INT64: Final = msgspec.Meta(ge=-(2**63), le=2**63 - 1)
@@ -65,8 +67,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Handler)
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(msgspec.Struct, frozen=True):
     """Access to a route. `open`: no credential is looked at. `scope` None: any valid credential will do.
 
     `person`: a session or the process, for what is about the caller's own sessions. A token acts for itself alone."""
@@ -98,8 +99,7 @@ def needs(scope: Scope) -> Access:
     return Access(open=False, scope=scope)
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One request, as a handler sees it."""
 
     principal: Principal  # NOBODY on open routes, whatever credential came with the request
@@ -109,24 +109,21 @@ class Call:
     authenticate: Authenticate  # for what outlives the request's beginning, to ask again
 
 
-@dataclass(frozen=True, slots=True)
-class RouteReply(Generic[T]):
+class RouteReply(msgspec.Struct, Generic[T], frozen=True):
     """An answer that needs a header, or another status than its route's."""
 
     body: T
     status: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """Mark a parameter that is read from a header: `Annotated[str | None, Header("Last-Event-ID")] = None`."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Alias:
+class Alias(msgspec.Struct, frozen=True):
     """Mark a parameter of the query that has a second name: `Annotated[str | None, Alias("session_id")] = None`."""
 
     name: str
@@ -144,23 +141,28 @@ class RouteOptions(TypedDict, total=False):
     unread: bool  # neither the path's parameters nor the query are looked at; else all of them are declared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract(msgspec.Struct, frozen=True):
+    """Everything that a handler's signature and docstring say."""
+
+    parameters: tuple[Parameter, ...]
+    body: JsonBody | None
+    answer: object  # the type of the success's body; None: there is none
+    passes_through: bool  # the handler makes the whole Response itself
+    summary: str
+    description: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Operation:
-    """One method of one path: everything that its handler's signature says, and the options of its route."""
+    """One method of one path: its handler, and the options of its route."""
 
     handler: Handler
     method: Method
     path: str  # the template
     tag: str
     name: str  # the operationId
-    summary: str
-    description: str
-    parameters: tuple[Parameter, ...]
-    body: JsonBody | None
-    answer: object  # the type of the success's body; None: there is none
-    passes_through: bool  # the handler makes the whole Response itself
     access: Access
-    status: int = 200
+    given_status: int | None = None
     errors: tuple[type[LegationError], ...] = ()
     also: Mapping[int, object] = field(default_factory=dict)
     media: str = "application/json"
@@ -168,13 +170,33 @@ class Operation:
     listed: bool = True
     body_bytes: int = 0
     unread: bool = False
+    tolerant: bool = False  # what it does not know in the query is ignored, as the original does
+
+    # Types of some two hundred handlers and their decoders take longer to make than the server to start: each is made at
+    # its first request. tests/server/test_openapi.py reads all of them, so that none fails there.
+    @cached_property
+    def contract(self) -> Contract:
+        """Read the handler's signature; one that cannot be served is a TypeError that names the route."""
+        try:
+            return _contract(self)
+        except _Refused as error:
+            where = f"{self.method} {self.path} ({self.handler.__qualname__})"
+            raise TypeError(f"cannot declare {where}: {error}") from error
+
+    @cached_property
+    def status(self) -> int:
+        """The status of success."""
+        nothing = self.contract.answer is None and not self.contract.passes_through
+        return self.given_status or (204 if nothing else 200)
 
 
 class Routes:
     """A group of routes; `legation.server.http.app.make_app` makes an application of several."""
 
-    def __init__(self, *, tag: str) -> None:
+    def __init__(self, *, tag: str, tolerant: bool = False) -> None:
+        """`tolerant` ones ignore what they do not know in the query: programs of another server's were written so."""
         self.tag = tag
+        self._tolerant = tolerant
         self._operations: list[Operation] = []
 
     @property
@@ -198,40 +220,32 @@ class Routes:
         return self._route("DELETE", path, options)
 
     def _route(self, method: Method, path: str, options: RouteOptions) -> Callable[[F], F]:
+        given = {"given_status" if name == "status" else name: value for name, value in options.items()}
+
         def keep(handler: F) -> F:
-            self._operations.append(_declare(handler, method, path, self.tag, **options))
+            name = camel(handler.__name__)
+            self._operations.append(
+                Operation(
+                    handler=handler,
+                    method=method,
+                    path=path,
+                    tag=self.tag,
+                    name=name,
+                    tolerant=self._tolerant,
+                    **given,  # type: ignore[arg-type]
+                )
+            )
             return handler
 
         return keep
 
 
-def _declare(
-    handler: Handler, method: Method, path: str, tag: str, **options: Unpack[RouteOptions]
-) -> Operation:
-    """Read a handler's signature. One that cannot be served fails here, never at the first request."""
-    try:
-        hints, parameters, body = _signature(handler, method, path, unread=options.get("unread", False))
-        if "takes" in options and (body is not None or method in _BODYLESS):
-            raise _Refused("a body that the handler reads itself leaves none for `body`, and a GET has none")
-        answer, passes_through = _answer(hints["return"])
-        summary, description = _words(handler)
-    except _Refused as error:
-        raise TypeError(f"cannot declare {method} {path} ({handler.__qualname__}): {error}") from error
-    options.setdefault("status", 204 if answer is None and not passes_through else 200)
-    return Operation(
-        handler=handler,
-        method=method,
-        path=path,
-        tag=tag,
-        name=camel(handler.__name__),
-        summary=summary,
-        description=description,
-        parameters=parameters,
-        body=body,
-        answer=answer,
-        passes_through=passes_through,
-        **options,
-    )
+def _contract(operation: Operation) -> Contract:
+    handler, method = operation.handler, operation.method
+    hints, parameters, body = _signature(handler, method, operation.path, unread=operation.unread)
+    if operation.takes is not None and (body is not None or method in _BODYLESS):
+        raise _Refused("a body that the handler reads itself leaves none for `body`, and a GET has none")
+    return Contract(parameters, body, *_answer(hints["return"]), *_words(handler))
 
 
 def camel(name: str) -> str:
@@ -370,12 +384,11 @@ def _words(handler: Handler) -> tuple[str, str]:
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-@dataclass(slots=True)
-class Resource:
+class Resource(msgspec.Struct):
     """A path and what can be done with it."""
 
     path: str
-    operations: dict[str, Operation] = field(default_factory=dict)
+    operations: dict[str, Operation] = msgspec.field(default_factory=dict)
     allow: str = ""  # every method, as the Allow header lists them
 
     def add(self, operation: Operation) -> None:
@@ -387,9 +400,8 @@ class Resource:
         self.allow = ", ".join(sorted(self.operations))
 
 
-@dataclass(slots=True)
-class _Node:
-    fixed: dict[str, _Node] = field(default_factory=dict)
+class _Node(msgspec.Struct):
+    fixed: dict[str, _Node] = msgspec.field(default_factory=dict)
     parameter: _Node | None = None
     resource: Resource | None = None
     names: tuple[str, ...] = ()

@@ -12,12 +12,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
@@ -43,8 +43,7 @@ POLL: Final = 0.02  # seconds between looks at who is still connected, at the en
 _R = TypeVar("_R")
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
+class Tls(msgspec.Struct, frozen=True):
     certificate: Path  # with its chain
     key: Path
 
@@ -85,9 +84,10 @@ class UvicornServer(uvicorn.Server):
         self._grace = grace
         self._stopping = asyncio.Event()
 
-    async def serve_on(self, sockets: Sequence[socket.socket]) -> None:
-        """Serve until SIGTERM or SIGINT (in the main thread), or until cancelled; the sockets are closed then."""
-        with self._signals():
+    async def serve_on(self, sockets: Sequence[socket.socket], *, signals: bool = True) -> None:
+        """Serve until SIGTERM or SIGINT (in the main thread; without `signals` they are another's), or until cancelled; the
+        sockets are closed then."""
+        with self._signals() if signals else nullcontext():
             await self._serve(list(sockets))
 
     def stop(self) -> None:

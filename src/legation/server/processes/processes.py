@@ -19,14 +19,16 @@ import re
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol, Self
+
+import msgspec
 
 from legation.clock import Clock, new_id
 from legation.errors import Conflict, Forbidden, LegationError, NotFound, TransportClosed, Unavailable
 from legation.proc import Exit, Launcher, ProcessLauncher
 from legation.proc.child import peek
+from legation.server.auth import ANYBODY
 from legation.server.processes.output import OutputName, OutputReader, ProcessLog
 from legation.server.processes.start import (
     FolderOf,
@@ -64,6 +66,8 @@ _FIRST_FOLDER: Final = "."  # a relative path begins at the first folder that is
 # A name that stands in a table unsealed; whatever else somebody may call a program is left out.
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,31}", re.ASCII)
 
+_USUAL: Final = ProcessConfig()
+_RAISED: Final = [name for name in _USUAL.__struct_fields__ if name.startswith("max_")]
 _log = logging.getLogger(__name__)
 
 Asked = NewProcess | NewProcessRun
@@ -71,8 +75,7 @@ Gone = Callable[[], Awaitable[None]]
 """Returns when nobody waits for the result any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessEnd:
+class ProcessEnd(msgspec.Struct, frozen=True):
     exit: Exit
     at_ms: int
 
@@ -377,7 +380,14 @@ class Processes:
 
     def configure(self, principal: Principal, config: ProcessConfig) -> ProcessConfig:
         """Set the limits of what is started from now on; they are forgotten when the server stops."""
-        self._of(principal).config = config
+        own = self._of(principal)
+        raised = [name for name in _RAISED if getattr(config, name) > getattr(_USUAL, name)]
+        # A caller who needs no credential stands for the owner.
+        if raised and "manage" not in principal.scopes and principal.via != ANYBODY:
+            raise Forbidden(
+                f'cannot raise {", ".join(raised)} without the scope "manage"; use a credential of the owner\'s'
+            )
+        own.config = config
         return config
 
     @contextmanager
@@ -395,7 +405,7 @@ class Processes:
         if not self._enabled:
             raise Forbidden(
                 "cannot use processes: they are off on this server, because they run any command as its user; the owner "
-                "can turn them on with LEGATION_PROCESSES=true"
+                "can turn them on with `--processes`, or LEGATION_PROCESSES=true"
             )
         if principal.agent is not None:
             raise Forbidden("cannot use processes as an agent: they run outside its jail; use its own tools")

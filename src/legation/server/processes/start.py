@@ -16,10 +16,11 @@ import sys
 import termios
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 from urllib.parse import quote
+
+import msgspec
 
 from legation.errors import ConfigInvalid, Conflict, InvalidParams, StorageFailed, Unavailable
 from legation.proc import Child, Command, Launcher, child_environment
@@ -148,8 +149,7 @@ def _set_size(descriptor: int, columns: int, rows: int) -> None:
     fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSpec:
+class ProcessSpec(msgspec.Struct, frozen=True):
     """A process to start, checked."""
 
     name: str  # for the list of children and for messages
@@ -159,8 +159,7 @@ class ProcessSpec:
     tty: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StartedProcess:
+class StartedProcess(msgspec.Struct, frozen=True):
     """It runs. Whoever has it reads the outputs and closes their descriptors, and stops the child."""
 
     child: Child

@@ -6,6 +6,7 @@ docs/acp.md describes it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,7 +14,7 @@ from msgspec import Meta
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from legation.errors import Conflict, LegationError, NotAcceptable, NotFound, TooLarge
+from legation.errors import Conflict, InvalidParams, LegationError, NotAcceptable, NotFound, TooLarge
 from legation.server.http.app import Confirmation
 from legation.server.http.request import BodyReader, check_media, check_members, until_disconnected
 from legation.server.http.routes import Call, Header, Routes, needs
@@ -25,6 +26,7 @@ from legation.wire.api.server import AcpServer, AcpServers
 
 if TYPE_CHECKING:
     from legation.agents.messages import RpcMessage
+    from legation.wire.principal import Principal
 
 MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of one message: a prompt with a dozen of images
 APPEARS: Final = 5.0  # seconds that a reader waits for the first message of its client: the client's time
@@ -33,9 +35,14 @@ SPACE_EVERY: Final = 5.0  # seconds of silence on the line: a quarter of what im
 OUR_FAULT: Final = 500  # the least status that says so
 ACCESS: Final = needs("operate")
 
-ServerId = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,128}$")]  # the client's choice
+CONNECTION_ID: Final = "Acp-Connection-Id"  # as ACP's proposal of streamable HTTP has it
+ConnectionId = Annotated[str | None, Header(CONNECTION_ID)]
+SessionOfStream = Annotated[str | None, Header("Acp-Session-Id")]
+ServerId = Annotated[
+    str, Meta(min_length=1, max_length=256)
+]  # the client's choice; `must_be_server_id` reads it
 
-routes = Routes(tag="acp")
+routes = Routes(tag="acp", tolerant=True)
 _bodies = BodyReader()
 
 
@@ -47,6 +54,9 @@ async def list_acp_servers(call: Call) -> AcpServers:
         AcpServer(server_id=server_id, agent=kept.agent, created_at_ms=kept.created_at_ms)
         for server_id, kept in found
     ]
+    if (forwarder := call.services.forwarder) is not None and not forwarder.is_here(call):
+        servers += await forwarder.connections(call.principal.workspace)
+        servers.sort(key=lambda each: each.server_id)
     return AcpServers(servers=servers)
 
 
@@ -66,17 +76,9 @@ async def post_acp_message(
 
     A request is answered with 200 and its JSON-RPC response, also where that is an error; anything else with 202. With
     `Prefer: respond-async` a request is answered with 202 too, and its response comes with the events."""
-    from legation.server.acp.messages import kind_of, read_body
+    from legation.server.acp.messages import kind_of
 
-    headers = dict(call.request.scope["headers"])
-    check_media(headers.get(b"content-type", b""))
-    _must_accept(call, "application/json")
-    confirm = Confirmation(call, ACCESS)
-    body = await _bodies.read(headers, call.request.receive, MESSAGE_BYTES)
-    message = read_body(body)
-    with suppress(TooLarge):  # nested too deeply to be looked through: whoever reads its parameters says so
-        await check_members(body)
-    principal = await confirm()
+    message, principal = await _message(call)
     later = prefer is not None and "respond-async" in prefer.lower()
     try:
         connection = await call.services.acp.get(principal.workspace, server_id, agent)
@@ -106,7 +108,8 @@ async def follow_acp_messages(call: Call, server_id: ServerId, last_event_id: La
     stream, since = await connections.stream(call.principal.workspace, server_id, APPEARS)
     source = ConnectionSource(call.services.log, stream, messages=True)
     if after is not None:
-        check_position(source, after)
+        # As sandbox-agent does: who names a number that was never said hears whatever comes next.
+        after = min(after, source.head)
     reader = MessageReader(
         call.services.hub,
         source,
@@ -121,6 +124,111 @@ async def follow_acp_messages(call: Call, server_id: ServerId, last_event_id: La
 async def delete_acp_server(call: Call, server_id: ServerId) -> None:
     """End a connection and its agent's processes; its sessions stay. Twice is as good as once."""
     await call.services.acp.remove(call.principal.workspace, server_id)
+
+
+# The transport of ACP's official SDKs: one address, and connections by a header.
+
+
+@routes.post("/acp", access=ACCESS, takes="application/json", errors=(Conflict, NotFound))
+async def post_streamable_message(
+    call: Call, agent: str | None = None, acp_connection_id: ConnectionId = None
+) -> Response:
+    """Send one JSON-RPC message, as ACP's proposal of streamable HTTP has it.
+
+    `initialize` opens a connection to the agent that the address names, and is answered with 200 and its
+    `Acp-Connection-Id`. Everything else has that header and is answered with 202; what is said to it comes by GET."""
+    from legation.wire.acp.rpc import AgentMethod
+
+    message, principal = await _message(call)
+    if message.method == AgentMethod.INITIALIZE and message.id:
+        return await _open(call, message, principal, agent, acp_connection_id)
+    connection = await call.services.acp.find(principal.workspace, _named(acp_connection_id))
+    coming = connection.receive(message, principal)
+    if coming is None:
+        return Response(status_code=202)
+    if not coming.done():
+        await connection.note_taken()
+    elif connection.outlet.say(coming.result()) is None:  # such a client reads answers among the events alone
+        raise NotFound("cannot go on: the connection was closed; connect again")
+    return Response(status_code=202)
+
+
+@routes.get("/acp", access=ACCESS, media=MEDIA, errors=(NotFound, Conflict))
+async def follow_streamable_messages(
+    call: Call,
+    agent: str | None = None,  # noqa: ARG001 - the address is the same for all three
+    acp_connection_id: ConnectionId = None,
+    acp_session_id: SessionOfStream = None,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """Everything that is said to a connection but the answer to its `initialize`, as server-sent events.
+
+    With `Acp-Session-Id` a body that is open and silent: all sessions of a connection are told in its own, in one order."""
+    from legation.server.acp.log import ConnectionSource, MessageReader, SilentReader
+
+    _must_accept(call, MEDIA)
+    after = read_position(last_event_id, "Last-Event-ID") if last_event_id else None
+    workspace, connections = call.principal.workspace, call.services.acp
+    connection = await connections.find(workspace, server_id := _named(acp_connection_id))
+    source = ConnectionSource(call.services.log, connection.outlet.stream, messages=True)
+    if after is not None:
+        check_position(source, after)
+    kind = MessageReader if acp_session_id is None else SilentReader
+    after = connection.kept.since if after is None else after
+    reading = connections.reading(workspace, server_id)
+    return EventStream(kind(call.services.hub, source, after, credential_of(call, "operate"), reading))
+
+
+@routes.delete("/acp", access=ACCESS, status=202, errors=(NotFound,))
+async def delete_streamable_connection(
+    call: Call,
+    agent: str | None = None,  # noqa: ARG001
+    acp_connection_id: ConnectionId = None,
+) -> Response:
+    """End a connection and its agent's processes; its sessions stay."""
+    workspace, server_id = call.principal.workspace, _named(acp_connection_id)
+    await call.services.acp.find(workspace, server_id)
+    await call.services.acp.remove(workspace, server_id)
+    return Response(status_code=202)
+
+
+async def _open(
+    call: Call, message: RpcMessage, principal: Principal, agent: str | None, named: str | None
+) -> Response:
+    if named is not None:
+        raise InvalidParams(
+            f"cannot initialize a connection twice; leave out {CONNECTION_ID}, and you get another one"
+        )
+    if agent is None:
+        raise InvalidParams("cannot tell which agent you want; name it in the address: /acp?agent=NAME")
+    server_id, connection = await call.services.acp.open(principal.workspace, agent)
+    coming = connection.receive(message, principal)
+    if coming is None:
+        raise InvalidParams("cannot take an initialize without an id; send a request")
+    return KeepAliveReply(coming, headers={CONNECTION_ID: server_id})
+
+
+def _named(connection_id: str | None) -> str:
+    if not connection_id:
+        raise InvalidParams(
+            f"cannot tell which connection this is for; send initialize first, then the {CONNECTION_ID} of its answer"
+        )
+    return connection_id
+
+
+async def _message(call: Call) -> tuple[RpcMessage, Principal]:
+    """Read one message, and who sends it: as they are when all of it has come."""
+    from legation.server.acp.messages import read_body
+
+    headers = dict(call.request.scope["headers"])
+    check_media(headers.get(b"content-type", b""))
+    _must_accept(call, "application/json")
+    confirm = Confirmation(call, ACCESS)
+    body = await _bodies.read(headers, call.request.receive, MESSAGE_BYTES)
+    message = read_body(body)
+    with suppress(TooLarge):  # nested too deeply to be looked through: whoever reads its parameters says so
+        await check_members(body)
+    return message, await confirm()
 
 
 def _refusal(message: RpcMessage, error: LegationError) -> Response:
@@ -150,14 +258,19 @@ class KeepAliveReply(Response):
     media_type = "application/json"
 
     def __init__(
-        self, coming: asyncio.Future[bytes], *, quick: float = QUICK, space: float = SPACE_EVERY
+        self,
+        coming: asyncio.Future[bytes],
+        *,
+        quick: float = QUICK,
+        space: float = SPACE_EVERY,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status_code = 200
         self.background = None
         self._coming = coming
         self._quick = quick
         self._space = space
-        self.init_headers({"content-type": "application/json", "x-accel-buffering": "no"})
+        self.init_headers({"content-type": "application/json", "x-accel-buffering": "no", **(headers or {})})
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.wait({self._coming}, timeout=self._quick)

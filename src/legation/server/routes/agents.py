@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 NoCache = Annotated[bool, Alias("no_cache")]
 
-routes = Routes(tag="agents")
+routes = Routes(tag="agents", tolerant=True)
 
 _NO_INSTALL: Final = AgentInstall()
 _ALL_ABILITIES: Final = AgentAbilities()
@@ -38,6 +38,7 @@ _ABILITIES: Final = {
     "opencode": AgentAbilities(shared_process=True),
     "amp": AgentAbilities(plan_mode=False, questions=False, streaming_deltas=False),
 }
+_ABILITIES_BY_NAME: Final = {"pi": AgentAbilities(permissions=False, plan_mode=False, questions=False)}
 _SOURCES: Final = {
     "installed": "registry", "on PATH": "local_path", "custom": "local_path", "built in": "builtin",
 }  # fmt: skip
@@ -104,12 +105,15 @@ def _model(model: OfferedChoice, options: AgentOptions) -> ModelInfo:
 
 async def _info(call: Call, agent: LocalAgent, *, config: bool, again: bool) -> AgentInfo:
     options = await call.services.hosts.launcher.options(agent.name, again=again) if config else None
-    known = (await call.services.hosts.launcher.entry(agent.name)).modes
+    from legation.runs.submit import providers_of
+
+    entry = await call.services.hosts.launcher.entry(agent.name)
+    known = entry.modes
     return AgentInfo(
         id=agent.name,
         installed=agent.how is not None,
         credentials_available=agent.sign_in in ("not needed", "signed in", "key"),
-        capabilities=_ABILITIES.get(agent.driver, _ALL_ABILITIES),
+        capabilities=_ABILITIES_BY_NAME.get(agent.name) or _ABILITIES.get(agent.driver, _ALL_ABILITIES),
         version=agent.version,
         path=agent.path,
         server_status=await call.services.sessions.agents.liveness(call.principal.workspace, agent.name),
@@ -120,6 +124,7 @@ async def _info(call: Call, agent: LocalAgent, *, config: bool, again: bool) -> 
         sign_in=agent.sign_in,
         wanted_version=agent.wanted,
         problem=agent.problem,
+        key_providers=[*providers_of(entry)],
     )
 
 
@@ -135,7 +140,7 @@ def _installed(agent: LocalAgent, *, already: bool) -> AgentInstalled:
 
 
 def _modes(options: AgentOptions, known: AskingModes) -> list[ModeInfo]:
-    from legation.host.options import asks
+    from legation.agents.modes import asks
     from legation.server.sessions.options import BUILD, PLAN
 
     own = [each for each in options.modes if each.id not in (BUILD, PLAN) and asks(each.id, known)]
@@ -147,11 +152,12 @@ def _modes(options: AgentOptions, known: AskingModes) -> list[ModeInfo]:
 
 def _config(options: AgentOptions, known: AskingModes) -> list[Mapping[str, object]]:
     """List the options as ACP has them: as a session with it would say."""
-    from legation.host.options import asks
+    from legation.agents.modes import asks
 
     menus = (
         ("mode", "Mode", [each for each in options.modes if asks(each.id, known)], options.default_mode),
         ("model", "Model", list(options.models), options.default_model),
+        ("thought_level", "Thought Level", list(options.variants), options.default_variant),
     )
     return [
         {

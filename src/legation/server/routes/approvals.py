@@ -15,13 +15,14 @@ import msgspec
 from legation.approvals import grants, listing
 from legation.approvals.admit import approve_edited
 from legation.approvals.approval import Approval, ApprovalAnswer, GlobText
-from legation.approvals.grants import new_grant_id
+from legation.approvals.grants import must_be_person, new_grant_id
 from legation.approvals.listing import ApprovalFilter
 from legation.approvals.request import hide, is_isolated
 from legation.approvals.transitions import get
-from legation.errors import AlreadyAnswered, Conflict, NotFound
+from legation.errors import AlreadyAnswered, Conflict, NotFound, SessionClosed
 from legation.server.http.routes import Call, RouteOptions, RouteReply, Routes, needs
 from legation.server.routes.page import PageLimit, listed
+from legation.server.sessions.record import must_be_open
 from legation.wire.api.approvals import (
     ApprovalDetail,
     ApprovalStatus,
@@ -80,11 +81,14 @@ async def list_approvals(
 
 @routes.get("/approvals/{approval}", access=needs("read"), errors=(NotFound,))
 async def read_approval(call: Call, approval: str) -> ApprovalDetail:
-    """One approval, with what its agent did lately and which grants it has."""
+    """One approval with all that it takes to decide it: what would be done and where, what would change, why somebody is
+    asked, what its agent did lately and which grants it has."""
     services = call.services
     found = await listing.detail(
         services.database, services.sealer, call.principal.workspace, approval, services.clock.now_ms()
     )
+    if is_isolated(call.principal, services.settings):
+        found = listing.isolated(found)
     return _shown(call, found)
 
 
@@ -92,7 +96,8 @@ async def read_approval(call: Call, approval: str) -> ApprovalDetail:
 async def approve(call: Call, approval: str, body: Approve = _NO_APPROVE) -> ApprovalView:
     """Approve: the call that waits goes on. The first answer stands; every later one is a 409 that says whose it was.
 
-    With `params` the call goes on with these arguments instead, where the approval is `editable`: the answer is then
+    With a `digest` it counts for exactly the action that was looked at: where the approval has another by now, because the
+    policy was edited, that is a 409 and nothing is done. With `params` the call goes on with these arguments instead, where the approval is `editable`: the answer is then
     the new approval that stands in its place. Who is shown stand-ins for content gives them back as they are, each in its
     place: there the content stays; anything else is a 400. What needs a person is refused to a supervisor (403)."""
     services, answer = call.services, _answer(body, approves=True)
@@ -155,6 +160,7 @@ def _answer(body: Resolution, *, approves: bool) -> ApprovalAnswer:
         confidence=body.confidence,
         message=body.message,
         claim=body.resolved_by,
+        digest=body.digest,
     )
 
 
@@ -212,17 +218,30 @@ async def list_grants(
     return listed(call, Page(items=items, next=page.next))
 
 
-@grants_routes.post("/grants", access=needs("approve"), status=201)
+@grants_routes.post("/grants", access=needs("approve"), errors=(NotFound, SessionClosed), status=201)
 async def give_grant(call: Call, body: NewGrant) -> GrantView:
     """Let agents (a pattern) use tools (a pattern) without asking, for a bounded time. It takes a person.
 
-    What a policy denies stays denied. What waits already and would have passed with it passes now."""
+    With a `session_id` only what that session's agent does is let pass, and it ends with the session; with a `folder` only
+    what surely lies there, and commands that run there. What a policy denies stays denied. What waits already and would have
+    passed with it passes now."""
     services, now = call.services, call.services.clock.now_ms()
+    if body.session_id is not None:
+        must_be_person(call.principal, "give")
+        await _must_be_open(call, body.session_id)
     giving = services.database.transact(
         services.grants.give, call.principal, body, grant=new_grant_id(now), now_ms=now
     )
-    grant = await services.inbox.granting(call.principal.workspace, giving)
+    grant = await services.inbox.granting(call.principal.workspace, giving, session=body.session_id)
     return grant.view(body.reason, now)
+
+
+async def _must_be_open(call: Call, session_id: str) -> None:
+    """Refuse a grant for a session that has ended, or never was. One of another server is known by its claim alone."""
+    services, workspace = call.services, call.principal.workspace
+    if services.forwarder is not None and await services.forwarder.holder(workspace, session_id) is not None:
+        return
+    must_be_open(await services.sessions.records.get(workspace, session_id))
 
 
 @grants_routes.get("/grants/{grant}", access=needs("read"), errors=(NotFound,))

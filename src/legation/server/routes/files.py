@@ -26,7 +26,7 @@ ACCESS: Final = needs("operate")  # to read any file is more than to look on
 
 SessionId = Annotated[str | None, Alias("session_id")]
 
-routes = Routes(tag="files")
+routes = Routes(tag="files", tolerant=True)
 blob_routes = Routes(tag="blobs")
 
 

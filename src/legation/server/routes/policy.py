@@ -7,11 +7,8 @@ from typing import Final
 
 from msgspec import structs
 
-from legation.approvals.policy.load import load_text
 from legation.approvals.policy.rules import PolicySet, off_loop
 from legation.approvals.policy.shell.lines import prepare
-from legation.approvals.trace import replay
-from legation.approvals.trace import replay as replaying
 from legation.approvals.trace.entries import TraceFilter
 from legation.errors import ConfigInvalid, Forbidden, InvalidParams, RateLimited, TimedOut
 from legation.gateway.tools import agent_of
@@ -58,6 +55,7 @@ async def read_policy(call: Call) -> PolicyInfo:
             for policy in policies.current.policies
         ],
         problem=policies.problem,
+        folders=[*policies.current.folders],
     )
 
 
@@ -92,7 +90,9 @@ async def replay_policy(call: Call, body: ReplayBody) -> Replay:
         raise RateLimited("cannot replay now: another replay is under way; try again when it is done")
     async with services.replaying:
         policies = await asyncio.to_thread(_given, body.policy)
-        work = replaying.replay(
+        from legation.approvals.trace.replay import replay
+
+        work = replay(
             services.database, services.sealer, call.principal.workspace, policies, wanted, body.limit
         )
         try:
@@ -108,9 +108,11 @@ async def list_hits(call: Call, since: Since | None = None) -> list[RuleHits]:
     """How often each rule decided: every one in force, also those that never did, then those that are gone.
 
     `since` is a time (RFC 3339) or how long ago: `24h`."""
+    from legation.approvals.trace.replay import hits
+
     services = call.services
     return await services.database.read(
-        replay.hits,
+        hits,
         call.principal.workspace,
         services.policies.current,
         moment(since, services.clock.now_ms()),
@@ -128,6 +130,8 @@ def _agent(call: Call, named: str | None) -> str:
 
 def _given(text: str) -> PolicySet:
     """Read a policy of the caller's. What is wrong with it is theirs to correct: all of it, each with its line."""
+    from legation.approvals.policy.load import load_text
+
     try:
         return load_text(text)
     except ConfigInvalid as error:

@@ -46,7 +46,7 @@ KILL_WAIT_MS: Final = 1000
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 
-routes = Routes(tag="processes")
+routes = Routes(tag="processes", tolerant=True)
 
 
 @routes.get("/v1/processes", access=ACCESS)

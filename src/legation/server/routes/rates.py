@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import math
 from typing import Final
@@ -16,17 +17,25 @@ INSTANCE: Final = ""  # the buckets that belong to no workspace
 LOOPBACK: Final = "loopback"  # one caller, whichever of its addresses it calls from
 
 WRONG_SIGN_INS_OF_ADDRESS: Final = Limit(10, 60)
+LINK_MAILS_OF_CALLER: Final = Limit(5, 600)
+LINK_MAILS_TO_ADDRESS: Final = Limit(3, 900)
 TOKENS: Final = Limit(60, 3600)
 LINKS: Final = Limit(30, 600)
 USERS: Final = Limit(120, 3600)
 WORKSPACES: Final = Limit(60, 3600)
+RUN_CHANGES: Final = Limit(600, 60)
+REFUSALS: Final = Limit(
+    10, 60
+)  # that leave a row: whoever goes on beyond a limit must not fill the audit log
 
 
-async def limit_caller(call: Call, name: str, limit: Limit) -> None:
+async def limit_caller(call: Call, name: str, limit: Limit, cost: int = 1) -> None:
     """Count a call: one bucket for each person in each workspace, whichever credential they use; an agent has its own."""
     # An agent is somebody else than its maker, and must not use up what is theirs.
     who = call.principal.id if call.principal.agent else call.principal.user or call.principal.id
-    _check(await call.services.buckets.take(call.principal.workspace, f"{name}:{who}", limit))
+    if cost > limit.capacity:
+        raise RateLimited(f"cannot do {cost} at once; send at most {limit.capacity}", {"retryAfter": 1})
+    _check(await call.services.buckets.take(call.principal.workspace, f"{name}:{who}", limit, cost))
 
 
 async def count_wrong_sign_in(call: Call) -> None:
@@ -34,6 +43,16 @@ async def count_wrong_sign_in(call: Call) -> None:
     # Only wrong ones: else anybody on the machine could keep its owner out. A code is too long to be guessed.
     name = f"sign-in:{address_of(call.request)}"
     _check(await call.services.buckets.take(INSTANCE, name, WRONG_SIGN_INS_OF_ADDRESS))
+
+
+async def count_link_mail(call: Call, email: str) -> bool:
+    """Count who asks for links by mail; whether that address may get one more. Who asks is told of their own limit alone: what an
+    address has had would tell that it is known."""
+    name = f"link-mail:{address_of(call.request)}"
+    _check(await call.services.buckets.take(INSTANCE, name, LINK_MAILS_OF_CALLER))
+    digest = hashlib.sha256(email.lower().encode()).hexdigest()[:24]  # no address is kept in a counter's name
+    taken = await call.services.buckets.take(INSTANCE, f"link-mail-to:{digest}", LINK_MAILS_TO_ADDRESS)
+    return taken.allowed
 
 
 def address_of(request: Request) -> str:

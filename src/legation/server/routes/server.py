@@ -8,17 +8,14 @@ import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from msgspec.structs import replace
+from starlette.responses import Response, StreamingResponse
 
 import legation
-from legation.agents.catalogue.entries import CUSTOM_FILE
-from legation.approvals.policy.document import Problems
-from legation.approvals.policy.load import files_of
 from legation.errors import Conflict, Forbidden, LegationError, Unavailable
 from legation.server.http.openapi import PROBLEM_MEDIA
 from legation.server.http.routes import OPEN, Call, Routes, needs
@@ -48,7 +45,6 @@ if TYPE_CHECKING:
 CHECK_LIMIT: Final = 2.0  # seconds for the database to answer: its time
 LEFT_OUT: Final = {
     "/v1/desktop": "the desktop of sandbox-agent; start a program with /v1/processes instead",
-    "/v1/config": "the MCP and skills files of sandbox-agent; give `mcp` and `skills` to POST /v1/sessions/{id}",
     "/opencode": "the OpenCode-compatible API of sandbox-agent; use /v1/sessions, or /v1/acp",
 }
 
@@ -57,13 +53,7 @@ routes = Routes(tag="server")
 left_out_routes = Routes(tag="left out")
 
 
-@routes.get("/", access=OPEN, media="text/html", listed=False)
-async def home(_: Call) -> Response:
-    """To the interactive docs, where a browser begins until there is a dashboard."""
-    return RedirectResponse("/docs", status_code=303)
-
-
-@routes.get("/v1/health", access=OPEN)
+@routes.get("/v1/health", access=OPEN, unread=True)
 async def health(_: Call) -> Health:
     """The process is alive."""
     return Health()
@@ -185,10 +175,10 @@ async def backup(call: Call, *, keys: bool = False) -> Response:
     return StreamingResponse(_pieces(services, now, keys=keys), media_type="application/x-tar")
 
 
-@routes.get("/v1/sizes", access=needs("read"))
+@routes.get("/v1/sizes", access=needs("instance"))
 async def read_sizes(call: Call) -> Sizes:
-    """How large everything is that this server keeps, by kind, as of the last hour; and when the disk of its data folder is
-    full at the rate of the last week."""
+    """How large everything is that this server keeps, of all workspaces, by kind, as of the last hour; and when the disk of its
+    data folder is full at the rate of the last week. What a workspace could do without, a dry run of `POST /v1/prune` says."""
     samples = await call.services.retention.samples()
     last, rate = samples[-1], growth(samples)
     return Sizes(
@@ -247,6 +237,10 @@ async def _pieces(services: Services, now: int, *, keys: bool) -> AsyncIterator[
 
 def _written(settings: Settings, *, keys: bool) -> list[Written]:
     """List what the owner wrote and this server goes by: without it a restored one would not be the same."""
+    from legation.agents.catalogue.entries import CUSTOM_FILE
+    from legation.approvals.policy.document import Problems
+    from legation.approvals.policy.load import files_of
+
     # Certificates belong to the machine, and settings may hold keys: they are in it only where those are.
     found = [("agents.toml", settings.agents or settings.data_dir / CUSTOM_FILE)]
     if settings.policy is not None:

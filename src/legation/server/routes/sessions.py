@@ -7,9 +7,11 @@ Their events are of `event_routes`: pages, a live body, and the body of one turn
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Raw
+from msgspec.json import encode
 from starlette.responses import Response
 
 from legation.errors import (
@@ -33,16 +35,19 @@ from legation.server.sessions.record import CURSOR, SessionRecord
 from legation.server.streaming.hub import LiveStreamReader
 from legation.server.streaming.multiplex import read_position
 from legation.server.streaming.sse import EventStream
+from legation.store.codec import LOCAL
 from legation.wire.api.sessions import (
     EventPage,
     NewMessage,
     NewSession,
     PermissionAnswer,
     QuestionAnswers,
+    RecordingList,
     SessionChange,
     SessionCreated,
     SessionInfo,
     SessionList,
+    SessionSnapshot,
     Words,
 )
 from legation.wire.universal.shapes import Schema
@@ -55,6 +60,8 @@ Cursor = Annotated[str | None, Meta(pattern=CURSOR)]
 EventLimit = Annotated[int | None, Meta(ge=1, le=10**18 - 1)]
 IncludeRaw = Annotated[bool, Alias("include_raw")]
 
+Newest = Annotated[int, Meta(ge=1, le=500)]
+
 STARTING = (AgentError, CapabilityUnsupported, RateLimited, TimedOut, Unavailable, StorageFailed)
 
 routes = Routes(tag="sessions")
@@ -66,21 +73,49 @@ async def list_sessions(call: Call, limit: Limit = None, cursor: Cursor = None) 
     """Every session of the workspace, ended or not, the newest first; with a `limit`, as many of them.
 
     `next` is the `cursor` of the page behind, and null at the end; without `limit` and `cursor` it is left out, as in
-    sandbox-agent. A session that is there all the time is on one page, once."""
-    sessions, behind = await call.services.sessions.records.page(call.principal.workspace, limit, cursor)
+    sandbox-agent. A session that is there all the time is on one page, once. Where servers share a database, those of all
+    of them are listed; one whose server does not answer has the status `away`, and of its details only the agent."""
+    forwarder, records = call.services.forwarder, call.services.sessions.records
+    if forwarder is None or forwarder.is_here(call):
+        sessions, behind = await records.page(call.principal.workspace, limit, cursor)
+    else:
+        sessions, behind = await forwarder.sessions(call, limit, cursor)
     if limit is None and cursor is None:
         return SessionList(sessions=sessions)
     return SessionList(sessions=sessions, next=behind)
 
 
-@routes.post("/v1/sessions/{id}", access=needs("operate"), errors=(Conflict, NotFound, *STARTING))
-async def create_session(call: Call, id: str, body: NewSession) -> SessionCreated:
+@routes.get("/v1/recordings", access=needs("read"))
+async def list_recordings(call: Call, limit: Newest = 100) -> RecordingList:
+    """Sessions that `legation exec` ran by itself on this machine, the newest first: to be read with `legation events`, and
+    changed by nobody. They are the machine's owner's: other workspaces have none."""
+    from legation.server.sessions.recordings import read_recordings
+
+    if call.principal.workspace != LOCAL:
+        return RecordingList(recordings=[])
+    data_dir = call.services.settings.data_dir
+    return RecordingList(recordings=await asyncio.to_thread(read_recordings, data_dir, limit))
+
+
+@routes.post(
+    "/v1/sessions/{id}",
+    access=needs("operate"),
+    errors=(Conflict, NotFound, *STARTING),
+    also={200: SessionCreated},
+)
+async def create_session(call: Call, id: str, body: NewSession) -> Response:
     """Start a session under an id of the caller's choice; the agent runs when this answers.
 
     An agent that is locked and missing is installed first, which may take minutes. The permission modes `acceptEdits`
     and `bypass` are grants for this session: they take a person who may approve, and lift no `deny`."""
+    if (forwarder := call.services.forwarder) is not None and not forwarder.is_here(call):
+        # One that goes on from another is made where that one is.
+        peer = await forwarder.holder(call.principal.workspace, body.fork or body.continues)
+        if peer is not None:
+            return await forwarder.pass_on(call, peer, encode(body))
     record = await call.services.sessions.create(call.principal, id, body)
-    return SessionCreated(healthy=True, native_session_id=record.meta.agent_session_id or None)
+    made = SessionCreated(healthy=True, native_session_id=record.meta.agent_session_id or None)
+    return Response(encode(made), media_type="application/json")
 
 
 @routes.get("/v1/sessions/{id}", access=needs("read"), errors=(NotFound,))
@@ -160,18 +195,29 @@ async def reply_permission(call: Call, id: str, permission: str, body: Permissio
     await approvals.reply(call.principal, await _record(call, id), permission, body.reply)
 
 
-@routes.post("/v1/sessions/{id}/questions/{question}/reply", access=needs("operate"), errors=(NotFound,))
+@routes.post(
+    "/v1/sessions/{id}/questions/{question}/reply",
+    access=needs("operate"),
+    errors=(NotFound, Conflict, AlreadyAnswered, Forbidden),
+)
 async def reply_question(call: Call, id: str, question: str, body: QuestionAnswers) -> None:
-    """Answer a question of the agent: one list of texts for each field of its form, in their order."""
+    """Answer a question of the agent: one list of texts for each field of its form, in their order.
+
+    Whether a plan is good is a permission too: its question has the permission's id, takes `Approve` or `Reject`, and the scope
+    `approve`."""
     approvals = call.services.sessions.approvals
-    approvals.reply_question(call.principal, await _record(call, id), question, body.answers)
+    await approvals.answer(call.principal, await _record(call, id), question, body.answers)
 
 
-@routes.post("/v1/sessions/{id}/questions/{question}/reject", access=needs("operate"), errors=(NotFound,))
+@routes.post(
+    "/v1/sessions/{id}/questions/{question}/reject",
+    access=needs("operate"),
+    errors=(NotFound, Conflict, AlreadyAnswered, Forbidden),
+)
 async def reject_question(call: Call, id: str, question: str) -> None:
     """Decline to answer a question of the agent."""
     approvals = call.services.sessions.approvals
-    approvals.reply_question(call.principal, await _record(call, id), question, None)
+    await approvals.answer(call.principal, await _record(call, id), question, None)
 
 
 async def _record(call: Call, session_id: str) -> SessionRecord:
@@ -225,6 +271,17 @@ async def follow_session_events(
     after = read_position(last_event_id, "Last-Event-ID") if last_event_id else offset
     await source.check_position(after)
     return EventStream(LiveStreamReader(call.services.hub, source, after, credential_of(call), frames))
+
+
+@event_routes.get("/v1/sessions/{id}/snapshot", access=needs("read"), errors=(NotFound, StorageFailed))
+async def read_session_snapshot(call: Call, id: str, *, schema: Schema = "sandbox-agent") -> SessionSnapshot:
+    """What was said in the session, summed up: messages, tool calls, plan, mode, options, usage, title.
+
+    It is at most 256 KB; `truncated` in it names what does not say all. It stands for the event `seq` of the session's
+    stream, and for `offset` of its events in the schema: who goes on from there misses nothing and hears nothing twice."""
+    source = await _projected(call, id, schema, include_raw=False)
+    seq, offset, text = await source.projection.snapshot()
+    return SessionSnapshot(seq=seq, offset=offset, snapshot=Raw(text))
 
 
 @event_routes.post(

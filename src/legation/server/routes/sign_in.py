@@ -6,22 +6,32 @@ page posts it, and the answer sets the cookie.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
-from legation.errors import Conflict, Forbidden, NotFound, RateLimited, Unauthenticated
+from legation.errors import (
+    Conflict,
+    Forbidden,
+    LegationError,
+    NotFound,
+    RateLimited,
+    Unauthenticated,
+    Unavailable,
+)
 from legation.server.auth import Cookies, new_session
 from legation.server.http.pages import add_page
 from legation.server.http.request import OwnOrigins
 from legation.server.http.routes import A_PERSON, OPEN, SIGNED_IN, Call, RouteReply, Routes
-from legation.server.routes.rates import LINKS, count_wrong_sign_in, limit_caller
+from legation.server.routes.rates import LINKS, count_link_mail, count_wrong_sign_in, limit_caller
 from legation.store.identity import links, users
 from legation.store.identity.tokens import CredentialHash, new_code
-from legation.wire.api.identity import NewSignInLink, SignIn, SignInLink
+from legation.wire.api.identity import NewSignInLink, SignIn, SignInLink, SignInMail, SignInWays
 
 if TYPE_CHECKING:
     from legation.secret import Secret
     from legation.server.instance import Services
 
+logger: Final = logging.getLogger("legation.sign-in")
 routes = Routes(tag="sign-in")
 add_page(routes, "/sign-in", "sign_in")
 
@@ -78,6 +88,50 @@ async def sign_in(call: Call, body: SignIn) -> RouteReply[None]:
     found = signed_in.standing
     session = new_session(found.user, signed_in.workspace, found.token_version, now)
     return RouteReply(None, headers=_cookies(services).header(session, now))
+
+
+@routes.get("/v1/sign-in-ways", access=OPEN)
+async def read_sign_in_ways(call: Call) -> SignInWays:
+    """Which ways there are to sign in, besides a link from somebody who may make one."""
+    return SignInWays(mail=_sends_mail(call.services))
+
+
+@routes.post("/v1/sign-in-mails", access=OPEN, status=202, errors=(Forbidden, RateLimited, Unavailable))
+async def mail_sign_in_link(call: Call, body: SignInMail) -> RouteReply[None]:
+    """Have a sign-in link sent to an address, where it is a user's. The answer is the same for every address, and comes before
+    anybody looks whose it is."""
+    services = call.services
+    if not _sends_mail(services):
+        raise Unavailable(
+            "cannot send a link by mail: no mail server is set; `legation users link` makes one"
+        )
+    OwnOrigins(services.public_url, services.settings.cors_origins).check_page(call.request)
+    if await count_link_mail(call, body.email):
+        services.mail_tasks.start(_mail_link(services, body.email))
+    return RouteReply(None, 202)
+
+
+async def _mail_link(services: Services, email: str) -> None:
+    """Make a link for whoever has the address, and send it there; nobody waits for it, so a failure goes to our log."""
+    from legation.approvals.notify.mail import MailChannel, sign_in_letter
+    from legation.approvals.notify.notice import NotDelivered
+    from legation.clock import new_id
+
+    settings = services.settings
+    try:
+        found = await services.database.read(links.for_mail, email)
+        if found is None or settings.notify_smtp is None or settings.notify_from is None:
+            return
+        link = await make_link(services, *found)
+        clock = getattr(services.clock, "wall", services.clock)  # what leaves the machine bears its own time
+        letter = sign_in_letter(new_id("mail"), link.url, settings.notify_from, email, clock.now_ms())
+        await MailChannel(settings.notify_smtp, settings.notify_from, (email,), clock).deliver(letter)
+    except (NotDelivered, LegationError) as error:
+        logger.warning("cannot mail a sign-in link: %s", error)
+
+
+def _sends_mail(services: Services) -> bool:
+    return services.settings.notify_smtp is not None and services.settings.notify_from is not None
 
 
 @routes.post("/v1/sign-out", access=A_PERSON)

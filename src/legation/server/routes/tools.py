@@ -1,7 +1,8 @@
 """Tool calls of agents through the door: `POST /tool/{name}`, and what would become of one, `POST /decide`.
 
 INV-1  Nothing of a call is counted, recorded or run before its body, its agent and its tool are known to be good.
-INV-2  A caller that leaves takes its question along: nobody's later answer starts anything.
+INV-2  A caller that leaves takes its question along: nobody's later answer starts anything. With an `Idempotency-Key` it
+       leaves the call behind, which goes on, and finds it again by the key.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Annotated, Any, Final, TypeVar
 
 from msgspec import Meta
 
+from legation.approvals.calls import CallKey
 from legation.approvals.door import STOPPING
-from legation.approvals.policy.facts import real_path
+from legation.approvals.policy.facts import Facts, as_named, real_path
 from legation.approvals.policy.rules import off_loop
-from legation.approvals.request import DoorRequest, DoorResult
+from legation.approvals.request import DoorRequest, DoorResult, remote_facts
 from legation.approvals.trace.entries import steps_of
 from legation.approvals.trace.step import StepKind, must_be_name
 from legation.errors import Cancelled, Conflict, NotFound, RateLimited, Unavailable
@@ -35,11 +37,13 @@ from legation.server.routes.rates import limit_caller
 from legation.store.counters import Limit
 from legation.wire.acp.updates import TOOL_KINDS
 from legation.wire.api.approvals import Considered, DecideBody, ToolCallBody, ToolReturned
+from legation.wire.resolved import ResolvedPaths
 
 DECISIONS: Final = Limit(1200, 60)  # each may look up as many paths as a call can name
 
 routes = Routes(tag="tools")
 
+IdempotencyKey = Annotated[str, Meta(pattern="^[!-~]{1,255}$")]
 SessionId = Annotated[str, Meta(min_length=1, max_length=256)]
 T = TypeVar("T")
 
@@ -55,11 +59,13 @@ async def call_tool(
     body: ToolCallBody,
     x_session_id: Annotated[SessionId | None, Header("X-Session-Id")] = None,
     x_trace_id: Annotated[str | None, Header("X-Trace-Id")] = None,
+    idempotency_key: Annotated[IdempotencyKey | None, Header("Idempotency-Key")] = None,
 ) -> ToolReturned:
     """Call a tool, once it is allowed, and answer with its result.
 
     Where a supervisor or a person is asked first, the answer comes when they have decided: that may take as long as
-    the approval lives. Closing the connection takes the question back. 403: denied, and `detail` is for the agent;
+    the approval lives. Closing the connection takes the question back, unless the call has an `Idempotency-Key`: then
+    it goes on, also at another server, is run once, and whoever sends it again with the key gets its result. 403: denied, and `detail` is for the agent;
     408: nobody answered in time; 409: taken back or overtaken, ask again; 429: a limit; 502 and 504: it was allowed,
     and the tool failed. A `Traceparent` header (W3C) gives the trace its id, unless that names another call already;
     `X-Trace-Id` does so or the call is refused with 409."""
@@ -71,15 +77,24 @@ async def call_tool(
     action = action_for(agent, tool.name, tool.kind, body.params, facts)
     parents = call.request.headers.getlist("traceparent")
     parent = parents[0] if len(parents) == 1 else None  # of several, the standard takes none
-    request = DoorRequest(
-        principal=call.principal,
-        action=action,
-        facts=facts,
-        trace_id=await services.toolbox.trace_ids.take(services.database, workspace, x_trace_id, parent),
-        session_id=session,
-        editable=True,  # it is we who act
-    )
-    ruling, returned = await while_connected(call, services.door.run(request, tool.call))
+
+    async def new() -> DoorRequest:
+        taken = await services.toolbox.trace_ids.take(services.database, workspace, x_trace_id, parent)
+        return DoorRequest(
+            principal=call.principal,
+            action=action,
+            facts=facts,
+            trace_id=taken,
+            session_id=session,
+            editable=True,  # it is we who act
+        )
+
+    if idempotency_key is None:
+        running = services.door.run(await new(), tool.call)
+    else:
+        key = CallKey.of(call.principal, idempotency_key, action)
+        running = services.calls.run(key, new, tool.call)
+    ruling, returned = await while_connected(call, running)
     if returned is None:
         raise refused(ruling, await _why_cancelled(call, ruling))
     if returned.error is not None:
@@ -107,8 +122,11 @@ async def question_of(call: Call, body: DecideBody, agent: str) -> DoorRequest:
     """Read what is asked about, without deciding it. The folder is the one that its path leads to."""
     session = _session(body.session_id, None)
     known = call.services.toolbox.get(body.tool)
-    if body.kind is not None and body.kind not in TOOL_KINDS:
-        raise invalid("$.kind", f"one of {', '.join(TOOL_KINDS)}")
+    _check_kind(body)
+    if body.resolved is not None:
+        if known is not None:
+            raise invalid("$.resolved", "left out for a tool that Legation calls itself: it acts here")
+        return remote_question(call, body, agent)
     folder = None
     if body.cwd is not None:
         folder = await off_loop(real_path, body.cwd) if body.cwd.startswith("/") else None
@@ -119,6 +137,26 @@ async def question_of(call: Call, body: DecideBody, agent: str) -> DoorRequest:
     tool = must_be_name(body.tool, "a tool's name")
     action = action_for(agent, tool, kind, body.params, facts)
     return DoorRequest(principal=call.principal, action=action, facts=facts, session_id=session)
+
+
+def remote_question(call: Call, body: DecideBody, agent: str) -> DoorRequest:
+    """Read what is asked about for an agent that may be on another machine: nothing of it is looked up here. Without
+    `resolved` the folder is taken as it is named, and where anything leads is unknown."""
+    _check_kind(body)
+    told = body.resolved or ResolvedPaths(cwd=body.cwd)
+    if body.resolved is not None and body.cwd is not None:
+        raise invalid("$.cwd", "left out where `resolved` says where the agent works")
+    where = Facts(told.workspace, told.cwd, told.home, as_named)
+    tool, kind = must_be_name(body.tool, "a tool's name"), body.kind or "other"
+    action = action_for(agent, tool, kind, body.params, where)
+    facts = remote_facts(call.principal, action, body.resolved)
+    session = _session(body.session_id, None)
+    return DoorRequest(principal=call.principal, action=action, facts=facts, session_id=session)
+
+
+def _check_kind(body: DecideBody) -> None:
+    if body.kind is not None and body.kind not in TOOL_KINDS:
+        raise invalid("$.kind", f"one of {', '.join(TOOL_KINDS)}")
 
 
 async def while_connected(call: Call, work: Coroutine[Any, Any, T]) -> T:

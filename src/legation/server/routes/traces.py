@@ -13,7 +13,7 @@ from msgspec import Meta
 from starlette.responses import Response, StreamingResponse
 
 from legation.approvals.request import hide, is_isolated
-from legation.approvals.trace import entries, export
+from legation.approvals.trace import entries
 from legation.approvals.trace.chain import Head, Report, Verifier, chains, untraced, verify
 from legation.approvals.trace.entries import TraceFilter
 from legation.errors import InvalidParams, NotFound, RateLimited
@@ -118,11 +118,13 @@ async def export_traces(
 
     `after` leaves out the steps up to that number. A whole chain can be verified from it without the server. What was said is left out for programs that are not
     to see contents, as it is after it was purged."""
+    from legation.approvals.trace.export import lines_of
+
     services, workspace = call.services, call.principal.workspace
     there = await services.database.read(chains, workspace)
     if server is not None and server not in there:
         raise NotFound("cannot export that chain: the workspace has none of that server; verify lists them")
-    lines = export.lines_of(
+    lines = lines_of(
         services.database,
         services.sealer,
         workspace,

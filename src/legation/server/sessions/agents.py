@@ -38,9 +38,9 @@ from legation.wire.api.sessions import NewSession
 from legation.wire.event_types import AgentUpdated
 
 if TYPE_CHECKING:
+    from legation.agents.modes import OpenedSession
     from legation.host.host import AcpHost
-    from legation.host.launch import Launch
-    from legation.host.options import OpenedSession, SessionPlace
+    from legation.host.options import SessionPlace
     from legation.host.session import Session
 
 RESTART_WAIT: Final = 60.0  # seconds for an agent that the host starts again: the agent's time
@@ -111,6 +111,10 @@ class AgentSlot:
         """Just now."""
         self._quiet_since = self._agents.clock.monotonic()
 
+    def is_quiet(self, seconds: float) -> bool:
+        """Tell whether nobody uses it, and has not for so long."""
+        return not self._users and self._agents.clock.monotonic() - self._quiet_since >= seconds
+
     async def start(self) -> AgentUpdated:
         """Return its process, running: started if there is none, or none that is ready."""
         async with self._starting:
@@ -131,10 +135,12 @@ class AgentSlot:
             ) from None
 
     async def _started(self, host: AcpHost) -> AgentUpdated:
+        from legation.host.launch import start_agent  # late: a server without agents has none of it
+
         with self._agents.room(self):
             launcher = self._agents.hosts.launcher
             launch = await launcher.launch(self.workspace, self.agent, self._cwd, self._version)
-            found = await start(host, launch, terminals=self.terminals)
+            found = await start_agent(host, launch, terminals=self.terminals)
         self.agent_id = found.agent_id
         self._quiet_since = self._agents.clock.monotonic()
         self._agents.watch(self, host, found.agent_id)
@@ -168,10 +174,9 @@ class AgentSlot:
         return await driver.pass_on(method, params, None)  # as long as a turn may take
 
     async def notify(self, method: str, params: object) -> None:
-        """An agent that does not run has nothing to hear."""
-        if self.agent_id is not None:
-            host = await self._agents.hosts.host(self.workspace)
-            await host.driver(self.agent_id).tell(method, params)
+        """`NotFound` where none runs: it has nothing to hear."""
+        host = await self._agents.hosts.host(self.workspace)
+        await host.driver(self.agent_id or "").tell(method, params)
 
     async def stderr(self) -> str:
         """Return what the agent has written there; nothing where none runs."""
@@ -230,10 +235,8 @@ class SessionAgents:
         self.clock = hosts.log.clock
         self._records = records
         self._secrets = secrets
-        self._rest_after = (
-            hosts.settings.agent_rest
-        )  # seconds; 0: an idle agent of a session is never stopped
-        self._coming: Counter[AgentSlot] = Counter()  # processes that are being started
+        self._rest_after = hosts.settings.agent_rest  # seconds; 0: an agent of a session is never stopped
+        self._coming: list[AgentSlot] = []  # whose processes are being started
         self._running: dict[tuple[str, str], AgentSlot] = {}  # by workspace and the host's id of the process
         self._tasks = TaskSet("legation-session-agents")
         self.close = self._tasks.close
@@ -248,19 +251,18 @@ class SessionAgents:
     @contextmanager
     def room(self, slot: AgentSlot) -> Iterator[None]:
         """Claim room for one process more; those that start at this moment have theirs too."""
-        slots = (*self._coming.elements(), *self._running.values())
+        slots = (*self._coming, *self._running.values())
         running = sum(each.workspace == slot.workspace and not each.shared for each in slots)
         if not slot.shared and running >= MOST_RUNNING:
             raise RateLimited(
                 f"cannot start another agent: {running} run in this workspace; terminate sessions that are done",
                 {"retryAfter": 60},
             )
-        self._coming[slot] += 1
+        self._coming.append(slot)
         try:
             yield
         finally:
-            self._coming[slot] -= 1
-            self._coming += Counter()  # what there is none of is not kept
+            self._coming.remove(slot)
 
     def ended(self, workspace: str, agent_id: str) -> None:
         """Forget that process; its slot may have another by now."""
@@ -291,6 +293,7 @@ class SessionAgents:
             return
         if (found := _exit_of(session)) is not None:
             await self._records.save(record, replace(record.details, exit=found))
+            self.hosts.items.ended(record.workspace, record.id, "exited")
         self.forget_soon(record)
 
     def forget_soon(self, record: SessionRecord, *, shared_too: bool = False) -> None:
@@ -358,19 +361,20 @@ class SessionAgents:
     ) -> SessionRecord:
         """Create a session with an agent that is set as the details say, or none at all. `forks` is what the agent calls
         the one that it begins with."""
-        from legation.host.options import current_mode
+        from legation.agents.modes import current_mode
         from legation.server.sessions.options import Wanted, choose
 
         assert place.cwd is not None
         host = await self.hosts.host(workspace)
         # A client of ACP, whose slot it is, chooses among what it is offered.
-        wanted = Wanted.of(details) if slot is None else Wanted()
+        wanted = Wanted() if slot else Wanted(details.mode, details.model, details.variant)
         slot = slot or self._own_slot(workspace, details.agent, place.cwd, new.agent_version)
 
-        async def prepare(opening: OpenedSession) -> None:
+        async def prepare(opening: OpenedSession) -> Mapping[str, object]:
             nonlocal details
             details = replace(details, first_mode=current_mode(opening.offers))
             await choose(opening, wanted)
+            return details.plain()
 
         with slot.joining():
             agent_id = (await slot.start()).agent_id
@@ -382,7 +386,6 @@ class SessionAgents:
                     additional_directories=place.directories,
                     session_id=session_id,
                     title=new.title,
-                    details=lambda: details.plain(),
                     prepare=prepare,
                     forks=forks,
                 )
@@ -398,7 +401,8 @@ class SessionAgents:
 
     def _made(self, slot: AgentSlot, session: Session, details: Details) -> SessionRecord:
         record = SessionRecord(slot.workspace, session.id, session.meta, details, session.stream.head)
-        record.session, record.slot, record.prepared = session, slot, session.process
+        record.hold(session)
+        record.slot, record.prepared = slot, session.process
         self._records.add(record)
         return record
 
@@ -414,11 +418,11 @@ class SessionAgents:
 
     async def import_session(self, slot: AgentSlot, session_id: str, place: SessionPlace) -> SessionRecord:
         """Take over one that only the agent knows. Whoever gives that up may find that it is there, all of it."""
-        async with self._records.claim(slot.workspace, session_id):
+        async with self._records.claim(slot.workspace, session_id, slot.agent) as now:
             with slot.joining():
                 host = await self.hosts.host(slot.workspace)
                 agent_id = (await slot.start()).agent_id
-                details = foreign(slot.agent, self.clock.now_ms())
+                details = foreign(slot.agent, now)
                 try:
                     await host.resume_or_load(agent_id, session_id, place)
                 except asyncio.CancelledError:
@@ -484,7 +488,9 @@ class SessionAgents:
     async def _settled(self, host: AcpHost, record: SessionRecord, *, reopens: bool) -> Session:
         """Return it when nobody is leaving it, or taking it up."""
         must_be_open(record, reopens=reopens)
-        record.session = session = await host.until_settled(record.id)
+        session = await host.until_settled(record.id)
+        if record.session is not session:
+            record.hold(session)
         must_be_open(record, reopens=reopens)
         return session
 
@@ -498,16 +504,13 @@ class SessionAgents:
         reopens: bool,
     ) -> None:
         from legation.host.options import SessionPlace
-        from legation.server.sessions.options import set_again
 
         place = given or SessionPlace()
         servers = place.mcp or await self._secrets.open(record.workspace, record.details.sealed)
         await host.resume_or_load(agent_id, record.id, place._replace(mcp=servers), reopen=reopens)
-        session = host.session(record.id)
-        record.prepared = session.process
-        if given is not None and given.mcp:
-            await self.seal(record, given.mcp)
-        await set_again(session, record.details)
+        if place.mcp:
+            await self.seal(record, place.mcp)
+        await self._use(record, host.session(record.id))
         if record.details.exit is not None:
             self._restarts[record.workspace, record.details.agent] += 1
             await self._records.save(record, replace(record.details, exit=None))
@@ -544,30 +547,6 @@ class SessionAgents:
             if record.session is session and session.status in ("disconnected", "closed", "deleted"):
                 host.forget_session(record.id)
                 record.let_go(closed=session.status != "disconnected")
-
-
-async def start(host: AcpHost, launch: Launch, *, terminals: bool = False) -> AgentUpdated:
-    """Start it with its key: there is one that is ready for sessions, or none."""
-    try:
-        started = await host.spawn_agent(launch.definition, terminals=terminals)
-    except BaseException:
-        await asyncio.shield(_forget_failed(host))
-        raise
-    offered = {str(each.get("id")) for each in started.auth_methods or ()}
-    if launch.key_method in offered:
-        try:
-            await host.authenticate(started.agent_id, str(launch.key_method))
-        except BaseException:
-            await asyncio.shield(host.dispose_agent(started.agent_id))
-            raise
-    return started
-
-
-async def _forget_failed(host: AcpHost) -> None:
-    """Agents that never came to life: whoever wanted one is told, and nothing is to be known of it."""
-    for agent in host.get_agents():
-        if agent.reason in ("spawn-failed", "initialize-failed"):
-            await host.dispose_agent(agent.agent_id)
 
 
 def _processes(active: Sequence[SessionRecord]) -> Iterator[Process]:

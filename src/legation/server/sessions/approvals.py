@@ -6,8 +6,8 @@ INV-S2  A mode that lets calls pass unasked is a grant for its session alone: it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Final, NoReturn
+from collections.abc import Sequence
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -24,14 +24,15 @@ from legation.approvals.grants import (
 from legation.approvals.queue import ApprovalQueue
 from legation.approvals.transitions import get
 from legation.clock import Clock
-from legation.errors import InvalidParams, NotFound
+from legation.errors import NotFound
+from legation.server.http.routes import needs
 from legation.server.sessions.record import Details, SessionRecord, SessionRecords, must_be_open
-from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse, ElicitationValue
+from legation.wire.acp.methods import CreateElicitationResponse
 from legation.wire.api.approvals import NewGrant
 from legation.wire.api.sessions import ALWAYS, PermissionMode, PermissionReplyWord
 from legation.wire.principal import Principal
-from legation.wire.universal.asks import FormField, fields_of
-from legation.wire.universal.output import json_text
+from legation.wire.universal.asks import answer_to, approves_plan
+from legation.wire.universal.shapes import PLAN_KIND
 
 # What each of these modes lets pass without asking, as kinds of calls; None: all. The other modes ask.
 GRANTED: Final[dict[str, list[str] | None]] = {"acceptEdits": ["edit"], "bypass": None}
@@ -82,6 +83,19 @@ class SessionApprovals:
             if found.session_id != record.id:
                 raise _unknown("permission")
             return found
+
+    async def answer(
+        self, by: Principal, record: SessionRecord, question_id: str, answers: Sequence[Sequence[str]] | None
+    ) -> None:
+        """Answer a question, None rejects it; where it is about a plan, the permission of its id, which takes `approve`."""
+        permissions = record.session.talk.permissions if record.session else None
+        plan = permissions.asked(question_id) if permissions else None
+        if plan is None or plan.action.kind != PLAN_KIND:
+            self.reply_question(by, record, question_id, answers)
+            return
+        needs("approve").check(by)
+        word: PermissionReplyWord = "once" if answers is not None and approves_plan(answers) else "reject"
+        await self.reply(by, record, question_id, word)
 
     def reply_question(
         self,
@@ -165,53 +179,3 @@ def _unknown(what: str) -> NotFound:
         f"cannot answer the {what}: the session has none of that id that waits; look at its events",
         {"type": "invalid_request"},
     )
-
-
-def answer_to(asked: CreateElicitationRequest, answers: Sequence[Sequence[str]]) -> CreateElicitationResponse:
-    """The nth list is about the nth field of the form; an empty one leaves it out."""
-    if asked.mode != "form":
-        return CreateElicitationResponse(action="accept")
-    fields = fields_of(asked.requested_schema)
-    if len(answers) > len(fields):
-        _refuse(f"it has {len(fields)} fields, and there are {len(answers)} answers")
-    required = (asked.requested_schema or {}).get("required")
-    needed = set(required) if isinstance(required, list | tuple) else set()
-    content: dict[str, ElicitationValue] = {}
-    for number, field in enumerate(fields):
-        given = answers[number] if number < len(answers) else ()
-        if given:
-            content[field.name] = _value(field, given)
-        elif field.name in needed:
-            _refuse(f"field {number + 1} is required")
-    return CreateElicitationResponse(action="accept", content=content)
-
-
-def _value(field: FormField, given: Sequence[str]) -> ElicitationValue:
-    if field.many:
-        return tuple(str(_one(field, text)) for text in given)
-    if len(given) > 1:
-        _refuse(f"{field.title!r} takes one answer")
-    return _one(field, given[0])
-
-
-def _one(field: FormField, text: str) -> ElicitationValue:
-    if field.choices:
-        for choice in field.choices:
-            if text in (choice.label, json_text(choice.value), choice.value):
-                value = choice.value
-                return value if isinstance(value, str | int | float | bool) else str(value)
-        _refuse(f"{field.title!r} takes one of {', '.join(choice.label for choice in field.choices)}")
-    reader = _READERS.get(field.type)
-    if reader is None:
-        return text
-    try:
-        return reader(text)
-    except ValueError:
-        _refuse(f"{field.title!r} takes {'a number' if reader is float else 'a whole number'}")
-
-
-_READERS: Final[Mapping[str, type[int] | type[float]]] = {"integer": int, "number": float}
-
-
-def _refuse(why: str) -> NoReturn:
-    raise InvalidParams(f"cannot answer the question so: {why}; correct the answers")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from legation.wire import jsontext
 from legation.wire.acp.rpc import RpcError
 from legation.wire.principal import Principal
 
 
-@dataclass(frozen=True, slots=True)
-class ClientAnswer:
+class ClientAnswer(msgspec.Struct, frozen=True):
     """`by` is whose credential came with the answer."""
 
     result: bytes

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
@@ -20,6 +20,7 @@ from legation.approvals.approval import LONGEST_WAIT_MS
 from legation.approvals.door import Door
 from legation.errors import Unavailable
 from legation.redact import Redactor
+from legation.server.inbox import InboxItems
 from legation.server.sessions.clients import SessionClients
 from legation.settings import Settings
 from legation.store.forbidden import ForbiddenPlaces
@@ -46,6 +47,7 @@ class WorkspaceHosts:
     redactor: Redactor  # hides in what agents say, before it is stored or seen
     forbidden: ForbiddenPlaces  # opened for no agent
     clients: SessionClients  # of sessions that have some, to serve files and terminals
+    items: InboxItems  # is told what sessions ask, and how their turns end
     _hosts: dict[str, AcpHost] = field(default_factory=dict, init=False)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _closed: bool = field(default=False, init=False)
@@ -117,14 +119,9 @@ class WorkspaceHosts:
         settings, forbidden = self.settings, self.forbidden.in_workspace(workspace)
         # Not the credential of whoever started a session: that one may answer what its agent asks.
         requester = Principal(kind="process", id="host", workspace=workspace, scopes=frozenset(), level=0)
-        approver = DoorApprover(
-            self.door,
-            where=lambda session_id: host.where(session_id),
-            requester_of=lambda _session_id: requester,
-        )
         files = DefaultFs(lambda session_id: host.folders_of(session_id), forbidden)
         options = HostOptions(
-            approver=approver,
+            approver=DoorApprover(self.door, requester),
             questions=WaitingQuestions(),
             fs=ClientFiles(self.clients, workspace, files),
             terminal=ClientTerminals(self.clients, workspace),
@@ -141,6 +138,7 @@ class WorkspaceHosts:
             data_dir=settings.data_dir,
             forbidden=forbidden,
             trusts=self.trusted(workspace).trusts,
+            observe=partial(self.items.note, workspace),
         )
         host = AcpHost(options, log=self.log)
         return await host.__aenter__()

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from mimetypes import guess_type
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -24,11 +24,13 @@ from msgspec.structs import replace
 
 from legation.clock import Clock, new_id
 from legation.errors import Conflict, Forbidden, InvalidParams, LegationError, PromptInFlight, RateLimited
+from legation.server.inbox import TurnOutcome
 from legation.server.sessions.agents import SessionAgents
 from legation.server.sessions.record import (
     Begun,
     CutTurn,
     Details,
+    FailedTurn,
     QueuedMessage,
     SessionRecord,
     SessionRecords,
@@ -37,17 +39,19 @@ from legation.server.sessions.record import (
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.log import EventLog
 from legation.store.stream import Stream
+from legation.tasks import TaskSet
 from legation.wire import event_types
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.acp.updates import ContentBlock, ResourceLink, Text
 from legation.wire.action import MAX_PATH
 from legation.wire.api.sessions import Attachment
-from legation.wire.event_types import PromptFinished, PromptStarted, SessionStatus
+from legation.wire.event_types import CUT, PromptFinished, PromptStarted, SessionStatus
 
 if TYPE_CHECKING:
     from legation.host.session import Session
-    from legation.host.turn import PromptResult
+    from legation.host.turn import PromptResult, TurnEnd
 
+MOST_REASON: Final = 2_000  # characters of why a turn failed: an agent may say anything
 MOST_ATTACHED: Final = 100  # files to one message
 MOST_QUEUED: Final = 64  # messages of one session that wait
 MOST_QUEUED_SIZE: Final = 4 * 1024 * 1024  # characters of them
@@ -69,14 +73,22 @@ logger = logging.getLogger("legation.sessions")
 
 
 class MessageQueue:
-    def __init__(self, records: SessionRecords, agents: SessionAgents, log: EventLog, clock: Clock) -> None:
+    def __init__(
+        self,
+        records: SessionRecords,
+        agents: SessionAgents,
+        log: EventLog,
+        clock: Clock,
+        ended: Callable[[str, str, TurnOutcome], None],
+    ) -> None:
+        """`ended` is told of each turn that is over: its workspace, its session, and what it came to."""
+        self._ended = ended
         self._records = records
         self._agents = agents
         self._log = log
         self._clock = clock
         self._closed = False
-        # By workspace, session and message: ids of messages are their senders' choice.
-        self._begins: dict[tuple[str, str, str], asyncio.Future[int]] = {}
+        self._workers = TaskSet("legation-session")
 
     def start(self) -> None:
         """Go on with what waited when the last server ended, of the sessions in memory."""
@@ -87,29 +99,31 @@ class MessageQueue:
     async def close(self) -> None:
         """Cancel the turns that run; what waits goes on waiting."""
         self._closed = True
-        working = [record.working for record in self._records if record.working is not None]
-        for task in working:
-            task.cancel()
-        await asyncio.gather(*working, return_exceptions=True)
+        await self._workers.close()
 
     async def send(self, record: SessionRecord, message: QueuedMessage) -> asyncio.Future[int]:
         """Accept it: it is on the disk when this returns. What it returns resolves when its turn begins, to the last
         number that the log has by then: what is there now may still end, or a client of ACP come before."""
         must_be_open(record)
-        _must_be_new(record, message)
-        queue = (*record.details.queue, message)
+        waiting, begun = record.details.queue, record.details.begun
+        unplayed = (*waiting, begun.message) if begun else waiting
+        if message.id and message.id in [each.id for each in unplayed]:  # whoever was cut off sends it again
+            raise Conflict(
+                f"cannot take message {message.id}: there is one of that id, which waits or is played; give another id"
+            )
+        queue = (*waiting, message)
         if len(queue) > MOST_QUEUED or sum(each.size for each in queue) > MOST_QUEUED_SIZE:
             raise RateLimited(
                 f"cannot take another message: {len(queue) - 1} wait for the running turn; send it when some are done",
                 {"retryAfter": 1},
             )
-        begins = self._begins[_key(record, message)] = asyncio.get_running_loop().create_future()
+        begins = record.begins[message.id] = asyncio.get_running_loop().create_future()
         try:
             await self._records.save(
                 record, replace(record.details, queue=queue, updated_at=self._clock.now_ms())
             )
         except LegationError:  # who sent it is told so, and may send it again
-            self._begins.pop(_key(record, message), None)
+            record.begins.pop(message.id, None)
             left = tuple(each for each in record.details.queue if each is not message)
             record.details = replace(record.details, queue=left)
             raise
@@ -140,8 +154,7 @@ class MessageQueue:
 
     def drop(self, record: SessionRecord) -> None:
         """Drop what it was told and has not played; saved with the next that is."""
-        for message in _unplayed(record.details):
-            self._begins.pop(_key(record, message), None)
+        record.begins.clear()
         record.details = replace(record.details, queue=(), begun=None)
 
     async def prompt(
@@ -150,13 +163,23 @@ class MessageQueue:
         """A client of ACP has the word, now; `PromptInFlight` where another has it."""
         details = replace(record.details, updated_at=self._clock.now_ms())
         if not session.busy:  # else it will be refused
-            details = replace(details, prompted=session.stream.head, cut=None)
+            details = replace(details, prompted=session.stream.head, cut=None, failed=None)
         await self._note(record, details)
         end = await session.talk.until_over(session.talk.begin(blocks))
         if record.details.prompted is not None and not session.busy:
-            cut = CutTurn(at=self._clock.now_ms(), reason=end.cut) if end.cut else record.details.cut
-            await self._note(record, replace(record.details, prompted=None, cut=cut))
+            record.details = self._after(record.details, end)
+            self._ended(record.workspace, record.id, _outcome(end))
+            await self._note(record, replace(record.details, prompted=None))
         return end.told()
+
+    def _after(self, details: Details, end: TurnEnd) -> Details:
+        """Note how the turn ended, where it was cut off or failed."""
+        now, error = self._clock.now_ms(), end.result.error
+        if end.cut is not None:
+            return replace(details, cut=CutTurn(at=now, reason=end.cut))
+        if error is not None and _outcome(end) == "failed":
+            return replace(details, failed=FailedTurn(at=now, reason=error.message[:MOST_REASON]))
+        return details
 
     async def _note(self, record: SessionRecord, details: Details) -> None:
         try:
@@ -166,7 +189,7 @@ class MessageQueue:
 
     def _work_on(self, record: SessionRecord) -> None:
         if record.working is None and not self._closed:
-            record.working = asyncio.create_task(self._work(record), name=f"legation-session-{record.id}")
+            record.working = self._workers.start(self._work(record))
 
     async def _work(self, record: SessionRecord) -> None:
         try:
@@ -189,22 +212,27 @@ class MessageQueue:
         begun = Begun(message=message, after=record.head)
         try:
             await self._records.save(
-                record, replace(record.details, queue=tuple(rest), begun=begun, cut=None)
+                record, replace(record.details, queue=tuple(rest), begun=begun, cut=None, failed=None)
             )
         except LegationError:  # the disk has it among those that wait, and there it stays
             record.details = _put_back(record.details, message)
             raise
         try:
-            taken = await self._turn(record, message)
-            after = replace(record.details, begun=None) if taken else _put_back(record.details, message)
+            outcome = await self._turn(record, message)
+            if outcome is None:
+                after = _put_back(record.details, message)
+            else:
+                after = replace(record.details, begun=None)
+                # Before it is saved: whoever is killed in between ends it once more at the next start.
+                self._ended(record.workspace, record.id, outcome)
             await self._records.save(record, replace(after, updated_at=self._clock.now_ms()))
         finally:
             record.cancelling = record.played = False  # not before: whoever cancels until then means this one
 
-    async def _turn(self, record: SessionRecord, message: QueuedMessage) -> bool:
-        """Play it; False: another has the word, and it must wait."""
+    async def _turn(self, record: SessionRecord, message: QueuedMessage) -> TurnOutcome | None:
+        """Play it; None: another has the word, and it must wait."""
+        from legation.agents.modes import current_mode
         from legation.agents.rpc import AgentRefused
-        from legation.host.options import current_mode
         from legation.server.sessions.options import left_in
 
         try:
@@ -218,13 +246,15 @@ class MessageQueue:
             blocks = (*await self._told_before(record), *blocks)
         if record.cancelling:
             return await self._tell_failed(record, message, WHY_CANCELLED)
-        head, mode = record.head, current_mode(session.offers)
+        head, offers = record.head, session.offers
         try:
             turn = session.talk.begin(blocks, message=message.id or None)
         except PromptInFlight:
-            return False
+            return None
         except LegationError as error:  # its agent is gone again, and the log has nothing of it yet
-            return session.ending or await self._tell_failed(record, message, error.message)
+            if session.ending:
+                return "cancelled"
+            return await self._tell_failed(record, message, error.message)
         self._tell_begun(record, message, head)
         record.played = True
         end = await session.talk.until_over(turn)
@@ -232,11 +262,10 @@ class MessageQueue:
             logger.info("session %s: %s", record.id, end.error.message)
         elif end.result.error is None and record.details.untold:
             record.details = replace(record.details, untold=False)
-        if end.cut is not None:
-            record.details = replace(record.details, cut=CutTurn(at=self._clock.now_ms(), reason=end.cut))
-        if current_mode(session.offers) != mode:
+        record.details = self._after(record.details, end)
+        if session.offers is not offers and current_mode(session.offers) != current_mode(offers):
             record.details = left_in(record.details, session.offers)
-        return True
+        return _outcome(end)
 
     async def _told_before(self, record: SessionRecord) -> tuple[ContentBlock, ...]:
         """Return what was said in the session that this one continues, to stand before its first message."""
@@ -247,18 +276,18 @@ class MessageQueue:
         return (Text(text=CONTEXT.format(told)),) if told else ()  # it was deleted, or nothing was said in it
 
     def _tell_begun(self, record: SessionRecord, message: QueuedMessage, head: int) -> None:
-        begins = self._begins.pop(_key(record, message), None)
+        begins = record.begins.pop(message.id, None)
         if begins is not None and not begins.done():
             begins.set_result(head)
 
     async def _tell_failed(
         self, record: SessionRecord, message: QueuedMessage, why: str, said: object = UNSET
-    ) -> Literal[True]:
+    ) -> TurnOutcome:
         """A turn that no agent has seen. Whoever has ended the session has dropped the message."""
         from legation.host.turn import unplayed_turn
 
         if record.ended:
-            return True
+            return "cancelled"
         stream = await self._log.stream(record.id, record.workspace)
         turn, error = (
             new_id("trn", now_ms=self._clock.now_ms()),
@@ -269,7 +298,11 @@ class MessageQueue:
         record.played = True
         await stream.append([event_types.draft(payload) for payload in payloads])
         record.stored_head = stream.head
-        return True
+        if why == WHY_CANCELLED:
+            return "cancelled"
+        failed = FailedTurn(at=self._clock.now_ms(), reason=why[:MOST_REASON])
+        record.details = replace(record.details, failed=failed)
+        return "failed"
 
     # What a server that was killed left.
 
@@ -291,17 +324,41 @@ class MessageQueue:
             status = SessionStatus(status="disconnected", reason=WHY_STOPPED)
             await stream.append([event_types.draft(payload) for payload in (*ends, status)])
         record.stored_head = stream.head
-        cut, unplayed = None, begun
+        cut, unplayed, error = None, begun, None
+        outcome: TurnOutcome | None = None
         async for event in stream.subscribe(after, follow=False):
             match event_types.decode(event) if event.type in _OF_TURNS else None:
                 case PromptStarted(message=message) if begun is not None and event.seq > begun.after:
                     if message == (begun.message.id or None):  # else a client of ACP has prompted it too
                         unplayed = None
-                case PromptFinished(cut_by=why):  # a server that was stopped says so in it, too
+                case PromptFinished(cut_by=why) as end:  # a server that was stopped says so in it, too
                     cut = CutTurn(at=event.at, reason=why) if why is not None else None
+                    error = end.error
+                    outcome = "cut" if why is not None else _outcome_of(end.stop_reason, error)
         queue = details.queue if unplayed is None else (unplayed.message, *details.queue)
         left = replace(details, begun=None, prompted=None, queue=queue, cut=cut or details.cut)
+        if outcome == "failed" and error is not None:
+            left = replace(
+                left, failed=FailedTurn(at=self._clock.now_ms(), reason=error.message[:MOST_REASON])
+            )
+        if outcome is not None:  # it may have ended before anybody was told
+            self._ended(record.workspace, record.id, outcome)
         await self._records.save(record, left)
+
+
+def _outcome(end: TurnEnd) -> TurnOutcome:
+    if end.cut is not None and not end.cancelled:
+        return "cut"
+    return "cancelled" if end.cancelled else _outcome_of(end.result.stop_reason, end.result.error)
+
+
+def _outcome_of(stop_reason: str, error: RpcError | None) -> TurnOutcome:
+    """Tell what a turn came to that its agent ended."""
+    if error is not None:
+        if error.data == CUT:
+            return "cut"
+        return "cancelled" if error.code == ErrorCode.REQUEST_CANCELLED else "failed"
+    return "cancelled" if stop_reason == "cancelled" else "ended"
 
 
 def cut_words(how: Literal["stopped", "restarted"]) -> tuple[str, str]:
@@ -314,24 +371,6 @@ def cut_words(how: Literal["stopped", "restarted"]) -> tuple[str, str]:
 
 def blocks_of(message: QueuedMessage) -> tuple[ContentBlock, ...]:
     return (Text(text=message.text), *message.links)
-
-
-def _key(record: SessionRecord, message: QueuedMessage) -> tuple[str, str, str]:
-    return record.workspace, record.id, message.id
-
-
-def _must_be_new(record: SessionRecord, message: QueuedMessage) -> None:
-    """Keep whoever was cut off, and sends it again, from having it played twice."""
-    if message.id and any(each.id == message.id for each in _unplayed(record.details)):
-        raise Conflict(
-            f"cannot take message {message.id}: there is one of that id, which waits or is played; give another id"
-        )
-
-
-def _unplayed(details: Details) -> tuple[QueuedMessage, ...]:
-    """Return those that wait, and the one whose turn is not over."""
-    begun = (details.begun.message,) if details.begun else ()
-    return (*begun, *details.queue)
 
 
 def _put_back(details: Details, message: QueuedMessage) -> Details:

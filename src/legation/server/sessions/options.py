@@ -1,6 +1,6 @@
 """Options that a client asks for in its own words (a mode, a model, a variant), found among what the agent offers, and set.
 
-INV-C1 of `host/options.py` holds: no mode is chosen in which the agent decides for itself.
+INV-C1 of `agents/modes.py` holds: no mode is chosen in which the agent decides for itself.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from msgspec.structs import replace
 
-from legation.errors import CapabilityUnsupported, InvalidParams, LegationError
-from legation.host.options import (
+from legation.agents.modes import (
     SHOWN,
     Offers,
     Setting,
@@ -24,6 +23,7 @@ from legation.host.options import (
     must_ask,
     offered_modes,
 )
+from legation.errors import CapabilityUnsupported, InvalidParams, LegationError
 from legation.wire.acp.updates import VARIANT_CATEGORIES, SelectOption
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 PLAN: Final = "plan"
 BUILD: Final = "build"
+CUSTOM: Final = (
+    "custom"  # whatever the agent's own configuration begins with, unless it offers a mode of that name
+)
 # How agents call planning, the closest first: codex-acp has no such mode, and in "read-only" it asks for every change.
 _PLANS: Final = ("plan", "read-only")
 # By which categories an agent's option is known, the closest first.
@@ -49,19 +52,12 @@ class Wanted:
     variant: str | None = None
     first_mode: str | None = None
 
-    @classmethod
-    def of(cls, details: Details) -> Wanted:
-        return cls(details.mode, details.model, details.variant, details.first_mode)
-
-    def mode_alone(self) -> Wanted:
-        """Leave one that builds as the agent has it."""
-        return Wanted(mode=None if self.mode == BUILD else self.mode, first_mode=self.first_mode)
-
 
 async def set_again(session: Session, details: Details) -> None:
     """An agent may not remember; what it no longer offers must not keep the session from going on."""
-    wanted = Wanted.of(details)
-    for each in (Wanted(model=wanted.model), Wanted(variant=wanted.variant), wanted.mode_alone()):
+    # One that builds is left as the agent has it.
+    mode = Wanted(mode=None if details.mode == BUILD else details.mode, first_mode=details.first_mode)
+    for each in (Wanted(model=details.model), Wanted(variant=details.variant), mode):
         try:
             await choose(session, each)
         except LegationError as error:
@@ -137,8 +133,8 @@ def chosen_in(details: Details, offers: Offers, option_id: str) -> Details:
 
 def _mode(name: str, offered: list[tuple[str, str]], first: str) -> str | None:
     """An agent without modes builds."""
-    if name == BUILD:
-        return match(BUILD, offered) or first
+    if name in (BUILD, CUSTOM):
+        return match(name, offered) or first
     if name == PLAN:
         return next(filter(None, (match(each, offered) for each in _PLANS)), None)
     return match(name, offered)

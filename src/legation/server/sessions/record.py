@@ -12,7 +12,6 @@ INV-L1  What is sealed has a session on record, or is destroyed: now, or at the 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,18 +27,20 @@ from legation.errors import Conflict, InvalidParams, NotFound, PromptInFlight, S
 from legation.store.codec import StreamInfo
 from legation.store.datafolder import make_folder
 from legation.store.entries import Due, Newest, Place, StreamQuery, entry_of, is_session, told_ms
-from legation.store.log import EventLog
+from legation.store.log import AT_ONCE, EventLog
 from legation.store.secrets.vault import Vault
 from legation.wire.acp.methods import McpServer
 from legation.wire.acp.updates import ResourceLink
 from legation.wire.api.approvals import Value
 from legation.wire.api.sessions import PermissionMode, SessionInfo
 from legation.wire.event_types import Status
-from legation.wire.universal.shapes import Metadata, SessionFacts
+from legation.wire.universal.shapes import PLAN_KIND, Metadata, SessionFacts
 
 if TYPE_CHECKING:
+    from legation.host.conversation import Conversation
     from legation.host.options import SessionMeta
     from legation.host.session import Session
+    from legation.server.peers.claims import StreamClaims
     from legation.server.sessions.agents import AgentSlot
 
 
@@ -94,6 +95,10 @@ class CutTurn(StoredStruct):
         return {"at": self.at, "reason": self.reason}
 
 
+class FailedTurn(CutTurn):
+    """The last turn, where it ended with an error."""
+
+
 class Sealed(StoredStruct):
     """Place of the MCP servers in the vault."""
 
@@ -124,6 +129,7 @@ class Details(StoredStruct):
     model: str | None = None
     variant: str | None = None
     directory: str | None = None
+    title: str | None = None  # by a person or a program; the agent's own takes no place of it
     mcp: tuple[str, ...] = ()
     skills: tuple[str, ...] = ()
     sealed: Sealed | None = None
@@ -136,6 +142,7 @@ class Details(StoredStruct):
     # A client of ACP has the word: what the log has of its turn stands above that.
     prompted: int | None = None
     cut: CutTurn | None = None  # until the next turn begins
+    failed: FailedTurn | None = None  # likewise
     continues: str | None = None
     untold: bool = False  # its agent has not heard what was said in the session that it continues
     continued_by: str | None = None
@@ -165,31 +172,49 @@ def read_details(given: Mapping[str, object] | None) -> Details | None:
 
 T = TypeVar("T")
 Key = tuple[str, str]
-CURSOR: Final = r"^[0-9]{1,15}\.[A-Za-z0-9_.-]{1,128}$"
+CURSOR: Final = r"^[0-9]{1,15}\..{1,256}$"
 # Streams that are no sessions.
 RESERVED: Final = frozenset(
-    ("server", "host", "approvals", "traces", "trace", "policy", "runs", "sessions", "processes", "acp")
+    (
+        "server",
+        "host",
+        "approvals",
+        "inbox",
+        "traces",
+        "trace",
+        "policy",
+        "runs",
+        "sessions",
+        "processes",
+        "acp",
+    )
 )
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
-AT_ONCE: Final = (
-    500  # records that are read together, where all are asked for: others have their turn in between
-)
+RUN: Final = "run_"  # the beginning of a run's id, which is the name of its stream
+ACP: Final = "acp:"  # and that of a client's connection
+MOST_ID_BYTES: Final = 256  # in UTF-8
+
+
+def is_client_id(text: str) -> bool:
+    """Tell whether a client may call something so: any text on one line, not too long, and no way up a path."""
+    return 0 < len(text) <= len(text.encode("utf-8", "replace")) <= MOST_ID_BYTES and (
+        text.isprintable() and text.strip(".") != ""
+    )
 
 
 def must_be_session_id(text: str) -> str:
-    if _NAME.fullmatch(text) and text.strip(".") and text not in RESERVED:
+    if is_client_id(text) and text not in RESERVED and not text.startswith((RUN, ACP)):
         return text
     raise InvalidParams(
-        "cannot use that as a session's id: give 1 to 128 letters, digits, `_`, `.` and `-`, not only dots, and none "
-        f"of {', '.join(sorted(RESERVED))}",
+        f"cannot use that as a session's id: give at most {MOST_ID_BYTES} bytes of printable text, not only dots, and none "
+        f"of {', '.join(sorted(RESERVED))}, nor one that begins with {RUN} or {ACP}",
         {"type": "invalid_request"},
     )
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class SessionRecord:
-    """Session as the server knows it. `session` is the host's, while there is something to keep in memory; then, and
-    while it has a `slot` or a worker, the record is in `used`, which is the owner's: it is not forgotten."""
+    """Session as the server knows it. `session` is the host's, while there is something to keep in memory, and keeps the
+    record there too."""
 
     workspace: str
     id: str
@@ -197,80 +222,30 @@ class SessionRecord:
     details: Details
     stored_head: int = 0
     stored_closed: bool = False
-    used: set[SessionRecord] = field(default_factory=set)
     prepared: object = None  # the process that was set as the session is
     cancelling: bool = False  # the turn that is about to begin
     played: bool = False  # the message of the worker is with the agent, or was: once the turn is over, only notes are left
-    _folders: list[Path] | None = None
-    _first_meta: SessionMeta = field(init=False)
-    _session: Session | None = None
-    _slot: AgentSlot | None = None
-    _working: asyncio.Task[None] | None = None
-    _lock: asyncio.Lock | None = None
-    _changing: asyncio.Lock | None = None
+    session: Session | None = None
+    working: asyncio.Task[None] | None = None  # plays its messages, while there are some
+    # By the ids of messages that wait: each is done when its turn begins.
+    begins: dict[str, asyncio.Future[int]] = field(default_factory=dict)
+    slot: AgentSlot | None = None  # where its agent runs, or is being started: it has a session then
+    # Held by whoever gives the session an agent, or takes it away. Whoever closes it does not wait for that.
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # Held by whoever changes how the session is set: one after the other, or a grant of the first is lost.
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    folders: list[Path] = field(init=False)  # as they were when the session was made, or its record was read
 
     def __post_init__(self) -> None:
-        self._first_meta = self.stored_meta
+        self.folders = self.stored_meta.folders()
 
-    @property
-    def folders(self) -> list[Path]:
-        """As they were when the session was made, or its record was read."""
-        if self._folders is None:
-            self._folders = self._first_meta.folders()
-        return self._folders
-
-    @property
-    def session(self) -> Session | None:
-        return self._session
-
-    @session.setter
-    def session(self, session: Session | None) -> None:
-        self._session = session
-        self.keep_while_used()
-
-    @property
-    def slot(self) -> AgentSlot | None:
-        """Place where its agent runs, or is being started."""
-        return self._slot
-
-    @slot.setter
-    def slot(self, slot: AgentSlot | None) -> None:
-        self._slot = slot
-        self.keep_while_used()
-
-    @property
-    def working(self) -> asyncio.Task[None] | None:
-        """Task that plays its messages, while there are some."""
-        return self._working
-
-    @working.setter
-    def working(self, working: asyncio.Task[None] | None) -> None:
-        self._working = working
-        self.keep_while_used()
-
-    def keep_while_used(self) -> None:
-        if self._session is None and self._slot is None and self._working is None:
-            self.used.discard(self)
-        else:
-            self.used.add(self)
+    def hold(self, session: Session) -> None:
+        """Keep the host's session, until it is let go of."""
+        self.session, session.holder = session, self
 
     @property
     def meta(self) -> SessionMeta:
         return self.session.meta if self.session else self.stored_meta
-
-    @property
-    def lock(self) -> asyncio.Lock:
-        """Held by whoever gives the session an agent, or takes it away. Whoever closes it does not wait for that."""
-        if self._lock is None:
-            self._lock = asyncio.Lock()
-        return self._lock
-
-    @property
-    def changing(self) -> asyncio.Lock:
-        """Held by whoever changes how the session is set: one after the other, or a grant of the first is lost."""
-        if self._changing is None:
-            self._changing = asyncio.Lock()
-        return self._changing
 
     @property
     def status(self) -> Status:
@@ -281,9 +256,19 @@ class SessionRecord:
         return "closed" if self.stored_closed else "disconnected"
 
     @property
+    def title(self) -> str | None:
+        """Name it as somebody did; else as its agent does."""
+        return self.details.title or self.meta.title
+
+    @property
     def ended(self) -> bool:
         """Terminated, or deleted; or closed by a client of ACP, which may load it again."""
         return self.status in ("closed", "deleted")
+
+    @property
+    def over(self) -> bool:
+        """It never goes on: nobody will miss its folder."""
+        return self.ended and not self.meta.reopens
 
     @property
     def head(self) -> int:
@@ -297,8 +282,7 @@ class SessionRecord:
     @property
     def at_work(self) -> bool:
         """Somebody is about to say something in it, or to change it."""
-        held = (each for each in (self._lock, self._changing) if each is not None and each.locked())
-        return self.working is not None or next(held, None) is not None
+        return self.working is not None or self.lock.locked() or self.changing.locked()
 
     def let_go(self, *, closed: bool = False) -> None:
         """Let go of the host's session: what is to be known without it is kept."""
@@ -312,6 +296,7 @@ class SessionRecord:
 
     def info(self) -> SessionInfo:
         details, meta = self.details, self.meta
+        talk = self.session.talk if self.session else None
         return SessionInfo(
             session_id=self.id,
             agent=details.agent,
@@ -320,22 +305,31 @@ class SessionRecord:
             model=details.model,
             variant=details.variant,
             native_session_id=meta.agent_session_id or None,
-            ended=self.ended,
+            ended=self.ended or details.exit is not None,  # as its last `session.ended` says
             event_count=self.head,
             created_at=details.created_at,
             updated_at=details.updated_at,
             directory=meta.cwd,
-            title=meta.title,
+            title=self.title,
             status=self.status,
             busy=details.begun is not None or (self.session is not None and self.session.busy),
             queued=len(details.queue),
             exit=None if details.exit is None else details.exit.shown(),
             cut=None if details.cut is None else details.cut.shown(),
+            failed=None if details.failed is None else details.failed.shown(),
+            pending_permissions=() if talk is None else tuple(talk.permissions.waiting),
+            pending_questions=() if talk is None else (*talk.questions.waiting, *_plans(talk)),
             mcp=list(details.mcp) or None,
             skills=list(details.skills) or None,
             continues=details.continues,
             continued_by=details.continued_by,
         )
+
+
+def _plans(talk: Conversation) -> list[str]:
+    """Find the plans that wait for approval: each is a question beside its permission, of the same id."""
+    waiting = talk.permissions.waiting
+    return [name for name, each in waiting.items() if each.asked.action.kind == PLAN_KIND]
 
 
 def was_deleted(session_id: str) -> NotFound:
@@ -371,9 +365,8 @@ def must_be_idle(record: SessionRecord) -> None:
 def is_at_rest(record: SessionRecord, before_ms: int) -> bool:
     """Tell whether it has ended, or nobody used it, since before a time; and no agent has it, and nothing waits for one."""
     details = record.details
-    used = (
-        details.updated_at or record.last_used
-    )  # an agent may say anything of that, so it counts where nobody else knows
+    # An agent may say anything of that, so it counts where nobody else knows.
+    used = details.updated_at or record.last_used
     waits = details.queue or details.begun is not None or details.prompted is not None
     held = record.working is not None or record.lock.locked()
     return record.status in ("closed", "disconnected") and 0 < used < before_ms and not waits and not held
@@ -386,14 +379,14 @@ class SessionRecords:
     INV-R1  Of a session there is one record at a time that can be changed. Whoever has it has the only one, and what it
             was made of is what the log was given last."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, claims: StreamClaims | None = None) -> None:
+        """With `claims` others share the database, and a name is free only if none of them has it."""
         self._log = log
+        self._claims = claims
         self._known: WeakValueDictionary[Key, SessionRecord] = WeakValueDictionary()
-        self._used: set[SessionRecord] = set()  # by something that has no hold of the record itself
         self._claimed: set[Key] = set()
-        self._made: set[Key] = (
-            set()
-        )  # of those: there was none of that name, and what the log has of it is not all
+        # Of those: there was none of that name, and what the log has of it is not all.
+        self._made: set[Key] = set()
 
     def __iter__(self) -> Iterator[SessionRecord]:
         """Those in memory."""
@@ -403,10 +396,8 @@ class SessionRecords:
         """Return those that the end of the last server may have left half done."""
         found: list[SessionRecord | None] = []
         for workspace in workspaces:
-            query: StreamQuery = Due(workspace)
-            while page := await self._log.page(query, AT_ONCE):
-                found += [await self.known(workspace, info.name) for _, info in page]
-                query = query.behind(page[-1][0])
+            async for _, info in self._log.each(Due(workspace)):
+                found.append(await self.known(workspace, info.name))
         return [record for record in found if record is not None]
 
     def held(self, workspace: str, session_id: str) -> SessionRecord | None:
@@ -431,11 +422,17 @@ class SessionRecords:
         record = await self.known(workspace, session_id)
         return None if record is None or record.status == "deleted" else record
 
-    async def get(self, workspace: str, session_id: str) -> SessionRecord:
-        if (record := await self.find(workspace, session_id)) is not None:
-            return record
-        if await self.was_deleted(workspace, session_id):
+    async def find_ever(self, workspace: str, session_id: str) -> SessionRecord | None:
+        """Find it; None where there never was one."""
+        record = await self.known(workspace, session_id)
+        gone = record is None or record.status == "deleted"
+        if gone and await self.was_deleted(workspace, session_id):
             raise was_deleted(session_id)
+        return record
+
+    async def get(self, workspace: str, session_id: str) -> SessionRecord:
+        if (record := await self.find_ever(workspace, session_id)) is not None:
+            return record
         raise NotFound(
             "cannot find the session; list the sessions that there are", {"type": "session_not_found"}
         )
@@ -448,15 +445,12 @@ class SessionRecords:
 
     async def folders_of(self, session_id: str, workspace: str) -> list[Path] | None:
         """Return those that it works in; None where there is no such session."""
-        if (record := await self.find(workspace, session_id)) is not None:
-            return record.folders
-        if await self.was_deleted(workspace, session_id):
-            raise was_deleted(session_id)
-        return None
+        record = await self.find_ever(workspace, session_id)
+        return None if record is None else record.folders
 
     def active(self, workspace: str) -> list[SessionRecord]:
         """Those that an agent has."""
-        return [each for each in self._used if each.workspace == workspace and each.status == "active"]
+        return [each for each in self if each.workspace == workspace and each.status == "active"]
 
     async def page(
         self, workspace: str, limit: int | None, cursor: str | None
@@ -475,32 +469,23 @@ class SessionRecords:
         that is not in memory is not taken into it."""
         found: list[T] = []
         last: Place | None = None
-        while True:
-            wanted = AT_ONCE if limit is None else min(AT_ONCE, limit + 1 - len(found))
-            page = await self._log.page(query, wanted)
-            for place, info in page:
-                if (record := self._shown(query.workspace, info)) is None:
-                    continue
-                if len(found) == limit:
-                    return found, last
-                found.append(show(record))
-                last = place
-            if len(page) < wanted:
-                return found, None
-            query = query.behind(page[-1][0])
+        async for place, info in self._log.each(query, AT_ONCE if limit is None else limit + 1):
+            if (record := self._shown(query.workspace, info)) is None:
+                continue
+            if len(found) == limit:
+                return found, last
+            found.append(show(record))
+            last = place
+        return found, None
 
     async def first(
         self, query: StreamQuery, wanted: Callable[[SessionRecord], bool]
     ) -> SessionRecord | None:
         """Return the first of a list that is wanted, to be looked at."""
-        count = 1  # most often it is the first
-        while page := await self._log.page(query, count):
-            shown = (self._shown(query.workspace, info) for _, info in page)
-            if (
-                found := next((each for each in shown if each is not None and wanted(each)), None)
-            ) is not None:
-                return found
-            query, count = query.behind(page[-1][0]), min(2 * count, AT_ONCE)
+        async for _, info in self._log.each(query, 1):  # most often it is the first
+            record = self._shown(query.workspace, info)
+            if record is not None and wanted(record):
+                return record
         return None
 
     def _shown(self, workspace: str, info: StreamInfo) -> SessionRecord | None:
@@ -511,8 +496,11 @@ class SessionRecords:
 
     def add(self, record: SessionRecord) -> None:
         self._known[record.workspace, record.id] = record
-        record.used = self._used
-        record.keep_while_used()
+
+    async def free(self, record: SessionRecord) -> None:
+        """Let another server have its name. Here it stays taken."""
+        if self._claims is not None:
+            await self._claims.free(record.workspace, record.id)
 
     def delete(self, record: SessionRecord) -> None:
         """Forget it; its name stays taken."""
@@ -523,8 +511,9 @@ class SessionRecords:
         return (workspace, session_id) in self._claimed
 
     @asynccontextmanager
-    async def claim(self, workspace: str, session_id: str) -> AsyncIterator[None]:
-        """While a session of that name is being made, nobody else makes one."""
+    async def claim(self, workspace: str, session_id: str, agent: str | None = None) -> AsyncIterator[int]:
+        """While a session of that name is being made, nobody else makes one. Gives the time of its beginning. Without an
+        agent none is made."""
         key, taken = (workspace, session_id), _taken(session_id, "there is one of that name; choose another")
         if key in self._claimed:
             raise taken
@@ -538,7 +527,12 @@ class SessionRecords:
             if info is not None and _read(workspace, info) is not None:
                 raise taken
             self._made.add(key)
-            yield
+            began = self._log.clock.now_ms()
+            if self._claims is None or agent is None:
+                yield began
+            else:
+                async with self._claims.taken(workspace, session_id, agent, began):
+                    yield began
         finally:
             self._made.discard(key)
             self._claimed.discard(key)
@@ -595,8 +589,7 @@ IsNamed: TypeAlias = Callable[[str | None, str, str], Awaitable[bool]]
 """Whether the session, of a workspace, has secrets of that owner on record; without a session, whether any has."""
 
 
-@dataclass(eq=False)
-class SealedServers:
+class SealedServers(msgspec.Struct, eq=False, dict=True):
     _vault: Vault
     _folder: Path  # of the small files
     _clock: Clock

@@ -39,7 +39,7 @@ from legation.server.sessions.record import (
 )
 from legation.store import audit
 from legation.store.database.transaction import Queries, Transaction, rows
-from legation.store.datafolder import DISCARDED, WORK, make_folder
+from legation.store.datafolder import WORK, folder_name, make_folder
 from legation.store.entries import Newest, WorkingIn
 from legation.store.secrets.sealer import is_plain
 from legation.store.secrets.vault import Vault
@@ -81,7 +81,7 @@ class SessionService:
         self._secrets = SealedServers(vault, self._data_dir / UNSETTLED, clock)
         self.records = records
         self.agents = SessionAgents(hosts, records, self._secrets)
-        self.messages = MessageQueue(records, self.agents, hosts.log, clock)
+        self.messages = MessageQueue(records, self.agents, hosts.log, clock, hosts.items.ended)
         self.approvals = SessionApprovals(inbox, grants, records, clock)
         self.folder_of = folder_of
         self._hosts = hosts
@@ -160,8 +160,9 @@ class SessionService:
                 "cannot fork one session and continue another; give `fork` or `continues`",
                 {"path": "$.continues"},
             )
-        async with self.records.claim(by.workspace, session_id):
-            record = await self._create(by.workspace, session_id, new, slot, place)
+        agent = (await self._hosts.launcher.entry(new.agent)).name
+        async with self.records.claim(by.workspace, session_id, agent) as now:
+            record = await self._create(by.workspace, session_id, agent, new, slot, place, now)
         await self.approvals.give_mode(by, record, new.permission_mode or "default")
         return record
 
@@ -169,16 +170,17 @@ class SessionService:
         self,
         workspace: str,
         session_id: str,
+        agent: str,
         new: NewSession,
         slot: AgentSlot | None,
         given: SessionPlace | None,
+        now: int,
     ) -> SessionRecord:
         from legation.host.launch import servers_of
         from legation.host.options import SessionPlace
         from legation.host.skills import put_in_place
 
         servers = given.mcp if given else servers_of(new.mcp)
-        agent = (await self._hosts.launcher.entry(new.agent)).name
         former = await self._forked(workspace, agent, new.fork)
         continued = None if new.continues is None else await self.records.get(workspace, new.continues)
         if continued is not None and continued.details.agent == agent:
@@ -192,7 +194,7 @@ class SessionService:
         try:
             assert place.cwd is not None
             skills = await put_in_place(new.skills, Path(place.cwd), self.folder_of, self._hosts.forbidden)
-            details = self._details(new, agent, skills, servers)
+            details = self._details(new, agent, skills, servers, now)
             async with self._secrets.sealed(
                 workspace, session_id, servers, lambda: self.records.held(workspace, session_id) is not None
             ) as sealed:
@@ -220,10 +222,10 @@ class SessionService:
         return former
 
     def _details(
-        self, new: NewSession, agent: str, skills: Sequence[str], servers: Sequence[McpServer]
+        self, new: NewSession, agent: str, skills: Sequence[str], servers: Sequence[McpServer], now: int
     ) -> Details:
         """A mode that takes a grant is noted when that is given."""
-        now, asked = self._clock.now_ms(), new.permission_mode or "default"
+        asked = new.permission_mode or "default"
         agent_mode = new.agent_mode or "build"
         return Details(
             agent=agent,
@@ -234,6 +236,7 @@ class SessionService:
             permission_mode=until_granted(asked),
             model=new.model,
             variant=new.variant,
+            title=new.title,
             mcp=tuple(server.name for server in servers),
             skills=tuple(skills),
             continues=new.continues,
@@ -262,7 +265,7 @@ class SessionService:
 
     def own_folder(self, workspace: str, session_id: str) -> Path:
         """Name the folder that is made for one that is given none."""
-        return self._data_dir / WORK / workspace / session_id
+        return self._data_dir / WORK / workspace / folder_name(session_id)
 
     # Spoken to.
 
@@ -299,7 +302,10 @@ class SessionService:
                 await self.approvals.withdraw_mode(by, record)
                 await self.approvals.give_mode(by, record, mode)
             title = UNSET if change.title is None else change.title
-            await self.records.save(record, replace(record.details, updated_at=self._clock.now_ms()), title)
+            details = replace(record.details, updated_at=self._clock.now_ms())
+            if change.title is not None:
+                details = replace(details, title=change.title)
+            await self.records.save(record, details, title)
         return record.info()
 
     async def _set(self, record: SessionRecord, change: SessionChange) -> None:
@@ -330,7 +336,6 @@ class SessionService:
         from legation.server.sessions.options import left_in
 
         session = await self.agents.attach(record, slot=slot)
-        session.must_be_usable("set the mode of")
         await session.set_mode(mode)
         await self._note_set(record, left_in(record.details, session.offers))
 
@@ -341,7 +346,6 @@ class SessionService:
         from legation.server.sessions.options import chosen_in
 
         session = await self.agents.attach(record, slot=slot)
-        session.must_be_usable("configure")
         options = await session.set_option(option, value)
         await self._note_set(record, chosen_in(record.details, session.offers, option))
         return options
@@ -369,7 +373,7 @@ class SessionService:
             await self.messages.stop(record)
         if first or (record.meta.reopens and not reopens):
             host = await self._hosts.host(record.workspace)
-            record.session = await host.restore_session(record.id)
+            record.hold(await host.restore_session(record.id))
             await host.close_session(record.id, reopens=reopens, settle=settle)
         if record.ended and (record.details.sealed or record.details.grant):  # the first was cut off
             await settle()
@@ -397,7 +401,7 @@ class SessionService:
         asking = await self._asking(workspace)
 
         def named(record: SessionRecord) -> str | None:
-            goes = is_at_rest(record, before_ms) and (not over or _is_over(record))
+            goes = is_at_rest(record, before_ms) and (not over or record.over)
             return record.id if goes and record.id not in asking else None
 
         found, _ = await self.records.listed(Newest(workspace), None, named)
@@ -417,54 +421,6 @@ class SessionService:
     async def _asking(self, workspace: str) -> set[str]:
         found = await self._database.read(rows, _APPROVALS.open_sessions(workspace=workspace))
         return {row["session_id"] for row in found}
-
-    async def folders_at_rest(self, workspace: str, before_ms: int) -> list[Path]:
-        """List folders made for sessions that ended before a time, or that have no session, and that no other works in."""
-        ended = {*await self.at_rest(workspace, before_ms, over=True)}
-        work = Path(await asyncio.to_thread(os.path.realpath, self._data_dir / WORK / workspace))
-        found = []
-        for name, changed in await asyncio.to_thread(_folders_in, work):
-            there = name in ended or await self.records.find(workspace, name) is not None
-            goes = name in ended if there else changed < before_ms
-            if not goes or self.records.is_claimed(workspace, name):
-                continue
-            if not await self._is_used(work / name, (workspace, name)):
-                found.append(work / name)
-        return found
-
-    async def remove_folder_at_rest(self, workspace: str, folder: Path, before_ms: int) -> bool:
-        """Remove one of those, at once for everybody; tell whether it was still at rest."""
-        record = await self.records.find(workspace, folder.name)
-        if record is not None and not (_is_over(record) and is_at_rest(record, before_ms)):
-            return False
-        # It may be since it was listed: others were walked through.
-        if await self._is_used(folder, (workspace, folder.name)):
-            return False
-        if record is not None or await self.records.was_deleted(workspace, folder.name):
-            await asyncio.to_thread(self._discard, folder)
-            return True
-        try:
-            async with self.records.claim(workspace, folder.name):  # nobody begins to work there now
-                await asyncio.to_thread(self._discard, folder)
-        except Conflict:
-            return False
-        return True
-
-    def _discard(self, folder: Path) -> None:
-        """Move it away in one step: whatever ends this, it is there whole or gone, and the next start removes the rest."""
-        trash = self._data_dir / DISCARDED
-        make_folder(trash)
-        gone = trash / new_id("dir")
-        try:
-            folder.rename(gone)
-        except OSError:  # another file system
-            gone = folder
-        _remove(gone)
-
-    async def remove_discarded(self) -> None:
-        """Remove what a killed server had moved away."""
-        for name, _ in await asyncio.to_thread(_folders_in, self._data_dir / DISCARDED):
-            await asyncio.to_thread(_remove, self._data_dir / DISCARDED / name)
 
     async def _mark_and_delete(
         self, by: Principal, record: SessionRecord, slot: AgentSlot | None, before_ms: int | None = None
@@ -518,8 +474,10 @@ class SessionService:
         assert deletion is not None
         by = _host_of(record.workspace, deletion.kind, deletion.by, deletion.via)
         await self.approvals.end(by, record)
+        self._hosts.items.deleted(record.workspace, record.id)
         await self._secrets.destroy(record.workspace, record.details.sealed)
         await self._remove_folder(record)
+        await self.records.free(record)
         await self._database.transact(
             audit.record, by, "session.deleted", _plain(record.id), {}, deletion.at, row_id=deletion.audit_id
         )
@@ -536,10 +494,10 @@ class SessionService:
         """Remove one that was made for it, and that no other session works in: it is served with a session alone."""
         folder = Path(record.meta.cwd)
         work = await asyncio.to_thread(os.path.realpath, self._data_dir / WORK / record.workspace)
-        if folder.parent == Path(work) and not await self._is_used(folder, (record.workspace, record.id)):
-            await asyncio.to_thread(_remove, folder)
+        if folder.parent == Path(work) and not await self.is_used(folder, (record.workspace, record.id)):
+            await asyncio.to_thread(remove_folder, folder)
 
-    async def _is_used(self, folder: Path, besides: tuple[str, str]) -> bool:
+    async def is_used(self, folder: Path, besides: tuple[str, str]) -> bool:
         """Tell whether a session other than that one works there, or below."""
 
         def works_there(other: SessionRecord) -> bool:
@@ -552,7 +510,7 @@ class SessionService:
         return False
 
 
-def _remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove it with its read-only folders: package managers leave such ones."""
     for place, folders, _ in os.walk(folder):
         for each in (Path(place, name) for name in folders):
@@ -562,24 +520,6 @@ def _remove(folder: Path) -> None:
     rmtree(folder, ignore_errors=True)
     if folder.exists():
         logger.warning("cannot remove all of %s, the folder of a deleted session; remove it", folder)
-
-
-def _is_over(record: SessionRecord) -> bool:
-    """Tell whether it never goes on: nobody will miss the folder."""
-    return record.ended and not record.meta.reopens
-
-
-def _folders_in(place: Path) -> list[tuple[str, int]]:
-    """List its folders, and when each was changed last, in ms."""
-    try:
-        with os.scandir(place) as entries:
-            return sorted(
-                (each.name, int(each.stat(follow_symlinks=False).st_mtime * 1000))
-                for each in entries
-                if each.is_dir(follow_symlinks=False)
-            )
-    except OSError:  # there is none
-        return []
 
 
 def _set_as(new: NewSession, former: Details) -> NewSession:

@@ -21,16 +21,18 @@ import asyncio
 import weakref
 from bisect import bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from legation.store.codec import WantedCheckpoint
 from legation.store.stream import GROWTH_BYTES, GROWTH_EVENTS, GenerationRange, Stream
+from legation.wire import snapshot
 from legation.wire.events import Event
-from legation.wire.universal.messages import MessageProjector, ProjectedMessage
-from legation.wire.universal.output import ProjectedEvent, ProjectedRow
+from legation.wire.snapshot import SnapshotFold
+from legation.wire.universal.messages import MessageProjector
+from legation.wire.universal.output import ProjectedRow, row, steps
 from legation.wire.universal.projector import STATE_FORMAT, Projector, decode_state, encode_state
 from legation.wire.universal.shapes import STRIDE, Schema, SessionFacts
 from legation.wire.universal.text import RecalledText
@@ -45,25 +47,16 @@ MOST_BLOCKS: Final = 8  # of at most half a megabyte of the log each, see `store
 LARGE_STATE: Final = 16 * 1024
 RARE: Final = 16
 KIND: Final = "fold"
+SNAPSHOT_KIND: Final = "snapshot"
+MOST_SNAPSHOTS: Final = 16  # folds of sessions that are kept in memory, of at most half a megabyte each
+SNAPSHOT_BYTES: Final = 64 * 1024  # of the log, or its own size, between two that are stored
 BEYOND: Final = 2**62  # above all numbers
-STEP: Final = 50  # events of the log: half a millisecond of a message, some more of tool calls
-STEP_BYTES: Final = 32 * 1024  # of them: of small objects it is some milliseconds
 PASSED_AT_ONCE: Final = 8  # steps of which nothing is shown
 STORED_AT_ONCE: Final = 20_000  # events that are passed while whoever reads that session waits
 ALIGNED: Final = 16  # events: only every so many may have a checkpoint because of their bytes
 
 Fold: TypeAlias = Projector | MessageProjector
 FOLDS: Final[dict[Schema, type[Fold]]] = {"sandbox-agent": Projector, "universal": MessageProjector}
-
-
-def row(emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool) -> ProjectedRow:
-    """Make its row, with its JSON; `framed` makes one of a live body of it."""
-    number, type_ = emitted.sequence, getattr(emitted, "type", "")
-    parts = emitted.apart(include_raw)
-    if parts:
-        start, text, *rest = parts
-        return ProjectedRow(number, cause.at, type_, start, text, cause=cause.seq, rest=tuple(rest))
-    return ProjectedRow(number, cause.at, type_, emitted.encode(include_raw), cause=cause.seq)
 
 
 def projector_of(fold: Fold) -> Projector:
@@ -102,6 +95,7 @@ class Track:
         self.folding = asyncio.Lock()  # whoever waits for a long reading finds its checkpoints
         self.points: list[Point] = []
         self.stored = 0  # up to that event of the log they were given to the store
+        self.snapshot_folding = asyncio.Lock()
 
     def before(self, after: int, schema: Schema) -> Point | None:
         """Find the last one with no number above `after`."""
@@ -123,6 +117,7 @@ class Checkpoints:
         self._used: OrderedDict[tuple[Track, int], int] = OrderedDict()  # with what each holds
         self._held = 0
         self._blocks: OrderedDict[str, list[Event]] = OrderedDict()
+        self._snapshots: OrderedDict[str, tuple[int, SnapshotFold]] = OrderedDict()  # with the floor of each
 
     def __len__(self) -> int:
         return len(self._used)
@@ -182,6 +177,50 @@ class Checkpoints:
         self._blocks.move_to_end(key)
         if len(self._blocks) > MOST_BLOCKS:
             self._blocks.popitem(last=False)
+
+    # Snapshots: the last one of a session, to go on from.
+
+    async def snapshot(self, stream: Stream, track: Track) -> tuple[int, bytes]:
+        """Fold what a session has come to: the number of the last event in it, and the snapshot."""
+        async with track.snapshot_folding:
+            while True:
+                floor, until = stream.floor, stream.visible
+                fold = await self._snapshot_before(stream, floor, until)
+                if await self._fold_snapshot(stream, fold, floor, until):
+                    self._snapshots[stream.key] = floor, fold
+                    self._snapshots.move_to_end(stream.key)
+                    if len(self._snapshots) > MOST_SNAPSHOTS:
+                        self._snapshots.popitem(last=False)
+                    return fold.seq, fold.write()
+
+    async def _snapshot_before(self, stream: Stream, floor: int, until: int) -> SnapshotFold:
+        kept = self._snapshots.pop(stream.key, None)
+        if kept is not None and kept[0] == floor and kept[1].seq <= until:
+            return kept[1]
+        stored = await stream.checkpoint(WantedCheckpoint(SNAPSHOT_KIND, snapshot.FORMAT, floor, until))
+        fold = SnapshotFold.restored(stored.body) if stored is not None else None
+        return fold or SnapshotFold()
+
+    async def _fold_snapshot(self, stream: Stream, fold: SnapshotFold, floor: int, until: int) -> bool:
+        """Go on to the event `until`; False where the history was replaced meanwhile."""
+        passed, at = 0, max(fold.seq, floor - 1)
+        while at < until:
+            events = stream.since(at)
+            if events is None:
+                events = await stream.read_older(at)
+            if stream.floor != floor or stream.deleted:
+                return stream.deleted
+            if not events:
+                break
+            for step in steps(events[: bisect_right(events, until, key=_seq)], PASSED_AT_ONCE):
+                for event in step:
+                    fold.take(event)
+                    passed += len(event.brief)
+                await asyncio.sleep(0)
+            at = events[-1].seq
+        if passed > SNAPSHOT_BYTES and (state := fold.state()) is not None and passed > len(state):
+            stream.keep_checkpoint(SNAPSHOT_KIND, snapshot.FORMAT, floor, fold.seq, state, only=True)
+        return True
 
 
 def _index(track: Track, log_seq: int) -> int:
@@ -282,18 +321,6 @@ class FoundRows:
     )
 
 
-def steps(events: Sequence[Event], times: int = 1) -> Iterator[Sequence[Event]]:
-    """Divide events into as many at a time as hold up nobody (INV-P3)."""
-    start = size = 0
-    for end, event in enumerate(events, 1):
-        size += len(event.raw)  # though it be its digest that is read: what is made of it has its text
-        if size >= STEP_BYTES * times or end - start == STEP * times:
-            yield events[start:end]
-            start, size = end, 0
-    if start < len(events):
-        yield events[start:]
-
-
 class Projection:
     """One session in one projection. It is made for a reader and thrown away: what lasts are the checkpoints."""
 
@@ -337,6 +364,16 @@ class Projection:
         """Find the last number there is; None if there is one above `after`."""
         found = await self.read(WantedRows(after, self.stream.visible, rows=0, room=0))
         return None if found.end is None else found.end.sequence
+
+    async def snapshot(self) -> tuple[int, int, bytes]:
+        """Read what the session has come to: the last event in it, by its number in the log and in this projection."""
+        stream = self.stream.stream if isinstance(self.stream, GenerationRange) else self.stream
+        while True:
+            floor = stream.floor
+            seq, text = await self._blocks.snapshot(stream, self.checkpoints.track)
+            found = await self.read(WantedRows(BEYOND, seq, rows=0, room=0))
+            if found.end is not None and stream.floor == floor:
+                return seq, found.end.sequence, text
 
     async def store(self, upto: int) -> None:
         """Have checkpoints stored up to that event of the log; a long way in parts, so that readers have their turns."""

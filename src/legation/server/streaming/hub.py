@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, runtime_checkable
+
+import msgspec
 
 from legation.clock import Clock
 from legation.errors import Conflict, LegationError, NotFound
@@ -261,8 +262,7 @@ class GenerationSource(StreamSource, Protocol):
     def whole(self) -> StreamSource: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(msgspec.Struct, frozen=True):
     """Credential that a body was opened with. Bodies with the same `key` are asked about once."""
 
     key: Hashable
@@ -371,8 +371,18 @@ class LiveStreamReader(LiveReader):
         return found.data
 
 
+@runtime_checkable
+class EndingSource(StreamSource, Protocol):
+    """A source that comes to an end of its own: what it tells of ends, and is not deleted."""
+
+    @property
+    def end_reason(self) -> str: ...
+
+
 def farewell(source: StreamSource) -> bytes:
     """Make the last bytes of a source that has ended."""
+    if isinstance(source, EndingSource):
+        return sse.end(source.end_reason)
     if source.deleted:
         return sse.end("deleted")
     return sse.end("replaced") if source.finished else sse.bye("shutdown")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Self
 from urllib.parse import unquote
 
@@ -20,6 +19,7 @@ from legation.errors import InvalidParams, NotFound
 from legation.server.streaming import sse
 from legation.server.streaming.hub import (
     Credential,
+    EndingSource,
     Hub,
     LiveReader,
     StreamChannel,
@@ -32,8 +32,7 @@ MOST_STREAMS: Final = 100
 _NUMBER: Final = re.compile("[0-9]{1,18}")
 
 
-@dataclass(frozen=True, slots=True)
-class WantedStream:
+class WantedStream(msgspec.Struct, frozen=True):
     name: str
     after: int
     given: str  # as it stood in the request
@@ -157,16 +156,19 @@ class MultiplexReader(LiveReader):
             found = await member.channel.older(member.seq)
         if found.events:
             return self._wrapped(index, found)
-        if not member.channel.source.ended:
+        source = member.channel.source
+        if not source.ended:
             return b""
-        if member.channel.source.deleted:
+        if isinstance(source, EndingSource):  # a run has ended: the others go on
+            return self._end(member, source.end_reason)
+        if source.deleted:
             return self._end(member)
         self.dismiss("shutdown")
         return b""
 
-    def _end(self, member: MultiplexedStream) -> bytes:
+    def _end(self, member: MultiplexedStream, reason: str = "deleted") -> bytes:
         member.ended = True
-        return sse.end("deleted", member.name)
+        return sse.end(reason, member.name)
 
     def _wrapped(self, index: int, frames: Frames) -> bytes:
         """Put the name around each event of the stream's own frames, and every position in its id."""

@@ -25,12 +25,9 @@ from legation.server.streaming import sse
 from legation.server.streaming.checkpoints import (
     APART_BYTES,
     BEYOND,
-    STEP,
     Checkpoint,
     Projection,
     WantedRows,
-    row,
-    steps,
 )
 from legation.server.streaming.hub import (
     Credential,
@@ -44,7 +41,7 @@ from legation.server.streaming.hub import (
 from legation.server.streaming.sse import CHUNK_BYTES, Frames
 from legation.store.log import EventLog
 from legation.wire.events import Event
-from legation.wire.universal.output import ProjectedRow, framed, join_frames
+from legation.wire.universal.output import STEP, ProjectedRow, framed, join_frames, row, steps
 from legation.wire.universal.shapes import STRIDE, Schema, SessionFacts
 
 TAIL_ROWS: Final = 4096

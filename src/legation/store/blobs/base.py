@@ -16,10 +16,11 @@ import hmac
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import parse_qsl, quote, urlencode
+
+import msgspec
 
 from legation.clock import Clock
 from legation.errors import ConfigInvalid, Forbidden, InvalidParams, TooLarge
@@ -44,8 +45,7 @@ _ANY_TYPE: Final = "application/octet-stream"
 Content = bytes | memoryview | AsyncIterable[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class BlobInfo:
+class BlobInfo(msgspec.Struct, frozen=True):
     key: str
     size: int
     modified_ms: int
@@ -153,8 +153,7 @@ def open_blobs(
     return FolderBlobs(Path(setting) if setting else data_dir / "blobs", links)
 
 
-@dataclass(frozen=True, slots=True)
-class LinkTarget:
+class LinkTarget(msgspec.Struct, frozen=True):
     key: str
     expires_at: int  # seconds since the epoch
     filename: str | None

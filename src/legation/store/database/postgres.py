@@ -1,24 +1,35 @@
 """The database of many machines: Postgres through asyncpg, in a schema of its own.
 
-Everything runs serialisable; a transaction that the database could not fit in is run again from its start. Row
-level security is on for every table and nothing is granted to others: only the owner's connection gets in.
+Everything runs serialisable but what says otherwise (INV-4 of `transaction.py`); a transaction that the database could not
+fit in is run again from its start. Row level security is on for every table and nothing is granted to others: only the
+owner's connection gets in.
 
 A Postgres that does not answer (its machine hangs, the network drops everything) says nothing of it: whoever waits
 waits on. So work that takes longer than usual has it asked, on a connection of its own, whether it is there at all. If
 it is, the work is slow and goes on; if not, everybody hears of it at once, and the next ones without waiting, until it
 answers again. Within ANSWER_LIMIT nobody waits any more.
+
+Whoever listens does so on one connection that is there for nothing else. It is made again when it is lost, and then
+everybody is woken: what was told meanwhile was told to nobody.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 from legation.clock import Clock, SystemClock
-from legation.errors import ConfigInvalid, Conflict, StorageFailed, Unavailable
+from legation.errors import (
+    ConfigInvalid,
+    Conflict,
+    InternalError,
+    LegationError,
+    StorageFailed,
+    Unavailable,
+)
 from legation.secret import Secret
 from legation.store.database import migrations
 from legation.store.database.migrations import Migration
@@ -26,8 +37,11 @@ from legation.store.database.transaction import (
     Dangling,
     Dialect,
     Duplicate,
+    Isolation,
+    Overtaken,
     Rows,
     Statement,
+    TopicListeners,
     Transaction,
     step,
 )
@@ -46,6 +60,11 @@ _RETRY_AFTER: Final = 2  # seconds, for those who were sent away
 CONNECT_LIMIT: Final = 10.0  # seconds until the server must have let us in: its time
 COMMAND_LIMIT: Final = 60.0  # seconds for one statement: its time
 TRIES: Final = 12  # of a transaction that others keep getting in the way of
+_LISTEN_AGAIN: Final = 0.5  # seconds until a lost listener is tried again: the server's, to come back
+_LISTEN_CHECK: Final = 30.0  # seconds after which a silent listener is asked whether it is there
+_OVERTAKEN: Final = (
+    10  # times as many where a condition no longer held: they cost little, and each is another's success
+)
 _RETRY_FIRST: Final = 0.002
 _RETRY_MOST: Final = 0.25
 _POOL: Final = 10  # connections
@@ -58,6 +77,16 @@ do $$ declare name text; begin
   revoke all on all tables in schema {SCHEMA} from public;
   for name in select tablename from pg_tables where schemaname = '{SCHEMA}' loop
     execute format('alter table {SCHEMA}.%I enable row level security', name);
+  end loop;
+end $$;
+"""  # noqa: S608 - our own schema name
+
+# After an update: what a new column holds is known to nobody before, and of a small table not for months. A plan that takes
+# a column for empty reads the record once for each of its rows.
+_ANALYZE: Final = f"""
+do $$ declare name text; begin
+  for name in select tablename from pg_tables where schemaname = '{SCHEMA}' loop
+    execute format('analyze {SCHEMA}.%I', name);
   end loop;
 end $$;
 """  # noqa: S608 - our own schema name
@@ -106,6 +135,11 @@ class PostgresDatabase:
         self._is_frozen = False
         self._pulse: asyncpg.Connection[Any] | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._listeners = TopicListeners()
+        self._listener: asyncpg.Connection[Any] | None = None
+        self._hearing: asyncio.Task[None] | None = None
+        self._to_tell: set[str] = set()
+        self._telling: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         try:
@@ -121,12 +155,15 @@ class PostgresDatabase:
                 max_size=_POOL,
                 timeout=CONNECT_LIMIT,
                 command_timeout=COMMAND_LIMIT,
+                reset=_nothing_to_reset,
                 server_settings={
                     "search_path": SCHEMA,
                     "application_name": "legation",
                     # A page is in the order of the one index that has all it is asked for. Sorting what an index with a
                     # part of it finds is for Postgres as good, until that part is most of the record.
                     "enable_incremental_sort": "off",
+                    # Of a statement that is a transaction by itself, whatever the owner has set for others.
+                    "default_transaction_isolation": "read committed",
                 },
             )
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, ValueError) as error:
@@ -136,11 +173,13 @@ class PostgresDatabase:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.wait({self._watch})
-        if self._pulse is not None:
-            self._pulse.terminate()
+        for task in (self._watch, self._hearing, self._telling):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait({task})
+        for connection in (self._pulse, self._listener):
+            if connection is not None:
+                connection.terminate()
         if self._pool is not None:
             pool, self._pool = self._pool, None
             if self._is_frozen:
@@ -155,20 +194,33 @@ class PostgresDatabase:
     async def transact(self, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         import asyncpg
 
-        pause = _RETRY_FIRST
-        for _ in range(TRIES):
+        pause, left = _RETRY_FIRST, TRIES * _OVERTAKEN
+        isolation: Isolation = getattr(work, "isolation", "serialisable")
+        level = "serializable" if isolation == "serialisable" else "read_committed"
+        while left > 0:
             try:
                 async with self._work() as use:
-                    async with use.connection.transaction(isolation="serializable"):
-                        found = await _drive(work(*args, **kwargs), use.connection)
-                        use.commits = True
+                    if isolation == "conditional":
+                        found = await _drive_conditional(work(*args, **kwargs), use)
+                    else:
+                        async with use.connection.transaction(isolation=level):
+                            found = await _drive(work(*args, **kwargs), use.connection)
+                            use.commits = True
                     use.commits = False  # it is done
                     return found
+            except Overtaken:
+                # Another has got through, and so may this one: who waits longer each time would come last each time.
+                left -= 1
+                await asyncio.sleep(_RETRY_FIRST * random.random())  # noqa: S311 - spreads the tries
             except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
+                left -= _OVERTAKEN
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads the tries
                 pause = min(pause * 2, _RETRY_MOST)
-        raise StorageFailed(
-            f"cannot commit to Postgres at {self._where}: others were in the way {TRIES} times; try again"
+        name = getattr(work, "__qualname__", "a transaction")
+        logger.error("Postgres at %s: others were in the way of %s too often", self._where, name)
+        raise Unavailable(
+            "cannot save this now: too many others change the same; try again in a moment",
+            {"retryAfter": _RETRY_AFTER},
         )
 
     async def read(self, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -177,6 +229,56 @@ class PostgresDatabase:
             connection.transaction(isolation="repeatable_read", readonly=True),
         ):
             return await _drive(work(*args, **kwargs), connection)
+
+    # Whoever listens.
+
+    @contextmanager
+    def listen(self, topic: str) -> Iterator[asyncio.Event]:
+        if self._hearing is None:
+            self._hearing = asyncio.create_task(self._hear(), name="legation-listens-to-postgres")
+        with self._listeners.listen(topic) as event:
+            yield event
+
+    def notify(self, topic: str) -> None:
+        self._to_tell.add(topic)  # one that is being told goes on to those that come meanwhile
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell(), name="legation-notifies-by-postgres")
+
+    async def _tell(self) -> None:
+        while self._to_tell:
+            topics, self._to_tell = self._to_tell, set()
+            try:
+                async with self._connection() as connection:
+                    await connection.execute(
+                        "select pg_notify($1, topic) from unnest($2::text[]) as topic", SCHEMA, [*topics]
+                    )
+            except LegationError as error:  # they look for themselves, a little later
+                logger.debug("nobody could be notified: %s", error)
+            except Exception:
+                logger.exception("cannot notify other servers: a defect")
+
+    async def _hear(self) -> None:
+        """For as long as the database is open; made anew whenever the connection is lost."""
+        import asyncpg
+
+        while True:
+            lost = asyncio.Event()
+            try:
+                self._listener = connection = await asyncpg.connect(self._url.reveal(), timeout=CONNECT_LIMIT)
+                connection.add_termination_listener(lambda *_, lost=lost: lost.set())
+                await connection.add_listener(SCHEMA, lambda *told: self._listeners.wake(told[-1]))
+                self._listeners.wake()  # of what was told before nothing was heard
+                while not lost.is_set():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LISTEN_CHECK):
+                            await lost.wait()
+                    if not lost.is_set():
+                        await connection.execute("select 1", timeout=ANSWER_LIMIT)
+            except Exception as error:  # noqa: BLE001 - one that ended would leave everybody to look for themselves
+                logger.debug("the listener of Postgres at %s was lost: %s", self._where, self._reason(error))
+            if self._listener is not None:
+                self._listener.terminate()
+            await asyncio.sleep(_LISTEN_AGAIN)
 
     async def ping(self) -> None:
         async with self._connection() as connection:
@@ -195,7 +297,8 @@ class PostgresDatabase:
         """Errors of the connection and of the server become ours; those that mean "again" pass."""
         import asyncpg
 
-        if self._pool is None:
+        pool = self._pool
+        if pool is None:
             raise Conflict(f"cannot use Postgres at {self._where}: it is closed; open it again")
         if self._is_frozen:
             self._doubt()
@@ -204,13 +307,13 @@ class PostgresDatabase:
         self._works.add(use)
         doubt = asyncio.get_running_loop().call_later(_PATIENCE, self._doubt)
         try:
-            await use.connect(self._pool)
+            await use.connect(pool)
             try:
                 yield use
             finally:
                 # What was done is done, also where the connection is lost behind it.
                 with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-                    await self._pool.release(use.connection)
+                    await pool.release(use.connection)
         except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
             raise
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
@@ -308,6 +411,8 @@ class PostgresDatabase:
             for migration in migrations.chain()[version:]:
                 await self._apply(connection, migration)
                 applied.append(migration)
+            if applied:
+                await connection.execute(_ANALYZE)
         return applied
 
     async def _apply(self, connection: Any, migration: Migration) -> None:
@@ -339,6 +444,32 @@ async def _version(connection: Any) -> int:
     return int(await connection.fetchval("select coalesce(max(number), 0) from migration"))
 
 
+async def _nothing_to_reset(_connection: Any) -> None:
+    """No work leaves anything behind in a session but a transaction, and that is taken back in any case: what asyncpg would
+    send instead is one way there and back for each."""
+
+
+async def _drive_conditional(transaction: Transaction[T], use: _Work) -> T:
+    """Each statement is a transaction of its own, and only the last one writes."""
+    try:
+        statement = next(transaction)
+        while True:
+            if use.commits:
+                raise InternalError(
+                    f"cannot do {statement.query.name}: the work wrote before; mark it otherwise"
+                )
+            use.commits = not statement.query.reads  # whether it is done is known when it is answered
+            try:
+                rows = await _execute(use.connection, statement)
+            except (Duplicate, Dangling) as broken:
+                use.commits = False
+                step(transaction, broken)
+            else:
+                statement = transaction.send(rows)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+
+
 async def _drive(transaction: Transaction[T], connection: Any) -> T:
     try:
         statement = next(transaction)
@@ -356,8 +487,12 @@ async def _drive(transaction: Transaction[T], connection: Any) -> T:
 async def _execute(connection: Any, statement: Statement) -> Rows:
     import asyncpg
 
-    query, args = statement
+    query, args, rows = statement
     try:
+        if rows is not None:
+            values = [[each[name] for name in query.parameters] for each in rows]
+            await connection.executemany(query.postgres, values)
+            return []
         return await connection.fetch(query.postgres, *[args[name] for name in query.parameters])  # type: ignore[no-any-return]
     except asyncpg.UniqueViolationError:
         raise Duplicate(f"cannot do {query.name}: there is one already") from None

@@ -1,7 +1,7 @@
 """The database of one machine: SQLite, one writer thread that commits whatever waits as one unit, and a few readers.
 
-Each transaction of such a group runs in a savepoint of its own, so that one that fails takes nothing along;
-callers hear of it only when the group is on the disk.
+Each transaction of such a group runs in a savepoint of its own, unless it writes but once, so that one that fails takes
+nothing along; callers hear of it only when the group is on the disk.
 
 Files have a write-ahead log, are durable at every commit, and private to their owner.
 
@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, ParamSpec, Self, TypeVar
 
@@ -28,12 +28,14 @@ from legation.errors import Conflict, StorageFailed
 from legation.store.database import migrations
 from legation.store.database.migrations import Migration
 from legation.store.database.transaction import (
+    PARAMETER,
     Dangling,
     Dialect,
     Duplicate,
     Query,
     Rows,
     Statement,
+    TopicListeners,
     Transaction,
     step,
 )
@@ -114,6 +116,7 @@ P = ParamSpec("P")
 class _Job(NamedTuple):
     work: Callable[[], Transaction[Any]]
     done: asyncio.Future[Any]
+    writes_once: bool  # its one statement is all of it or nothing: there is nothing to take back
 
 
 class _Outcome(NamedTuple):
@@ -138,6 +141,8 @@ class SqliteDatabase:
         self.scrubbing = threading.Lock()  # held meanwhile: whoever else reads the file for long gives way
         self._open = False
         self._failed_at: float | None = None  # when the last group was not taken
+        listeners = TopicListeners()  # all that there are: the file has no other owner
+        self.listen, self.notify = listeners.listen, listeners.wake
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
@@ -182,7 +187,8 @@ class SqliteDatabase:
     async def transact(self, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         self._must_be_open()
         done: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(_Job(partial(work, *args, **kwargs), done))
+        writes_once = getattr(work, "isolation", None) == "conditional"
+        self._queue.put(_Job(partial(work, *args, **kwargs), done, writes_once))
         return await asyncio.shield(done)  # a caller that goes away does not undo it: it is on its way
 
     async def read(self, work: Callable[P, Transaction[T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -303,16 +309,19 @@ class SqliteDatabase:
 
     def _work(self, job: _Job) -> _Outcome:
         run = self._writer.execute
-        run("savepoint work")
+        if not job.writes_once:
+            run("savepoint work")
         try:
             result = _drive(job.work(), self._writer)
         except BaseException as error:  # most are the caller's own, and are told to the caller
             if not self._writer.in_transaction:
                 raise  # a full disk: SQLite took the whole group back
-            run("rollback to work")
-            run("release work")
+            if not job.writes_once:
+                run("rollback to work")
+                run("release work")
             return _Outcome(job.done, error=self._told(error))
-        run("release work")
+        if not job.writes_once:
+            run("release work")
         return _Outcome(job.done, result)
 
     def _told(self, error: BaseException) -> BaseException:
@@ -362,10 +371,15 @@ def _drive(transaction: Transaction[T], connection: sqlite3.Connection) -> T:
 
 
 def _execute(connection: sqlite3.Connection, statement: Statement) -> Rows:
+    query, args, rows = statement
     try:
-        return connection.execute(statement.query.sqlite, statement.args).fetchall()
+        if rows is not None:
+            values = [[each[name] for name in query.parameters] for each in rows]
+            connection.executemany(_by_number(query), values)
+            return []
+        return connection.execute(query.sqlite, args).fetchall()
     except sqlite3.IntegrityError as error:
-        message = f"cannot do {statement.query.name}: "
+        message = f"cannot do {query.name}: "
         if error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY):
             raise Duplicate(message + "there is one already") from error
         if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
@@ -373,6 +387,13 @@ def _execute(connection: sqlite3.Connection, statement: Statement) -> Rows:
                 message + "it names something that is not there, or is named by something"
             ) from error
         raise
+
+
+@cache
+def _by_number(query: Query) -> str:
+    """Write its parameters as numbers: to look each up by its name costs as much as the insertion does."""
+    numbers = {name: f"?{number}" for number, name in enumerate(query.parameters, 1)}
+    return PARAMETER.sub(lambda found: numbers[found[1]], query.sqlite)
 
 
 def _settle(outcomes: list[_Outcome]) -> None:
@@ -406,6 +427,8 @@ class MemoryDatabase:
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
+        listeners = TopicListeners()
+        self.listen, self.notify = listeners.listen, listeners.wake
 
     async def __aenter__(self) -> Self:
         self._connection = sqlite3.connect(":memory:", isolation_level=None)

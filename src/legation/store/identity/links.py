@@ -8,8 +8,9 @@ INV-I7  A token makes no link that is stronger than itself: not for who can do m
         or would outlast it. An admin can do everything, by a workspace of their own.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from legation.errors import Conflict, Forbidden, NotFound
 from legation.store.audit import record
@@ -23,8 +24,7 @@ _KEPT_MS: Final = 24 * 3_600_000  # how long a link that is over stays in the ta
 SQL = Queries("links")
 
 
-@dataclass(frozen=True, slots=True)
-class SignedIn:
+class SignedIn(msgspec.Struct, frozen=True):
     workspace: str
     standing: Standing
 
@@ -75,6 +75,16 @@ def use(hash: bytes, *, now_ms: int) -> Transaction[SignedIn | None]:  # noqa: A
     actor = Principal(kind="user", id=user, workspace=workspace, scopes=frozenset(), level=0, user=user)
     yield from record(actor, "user.signed-in", user, {}, now_ms)
     return SignedIn(workspace, found)
+
+
+def for_mail(email: str) -> Transaction[tuple[str, str] | None]:
+    """Find who has that address and may sign in, and their workspace; None of everybody else."""
+    row = only((yield SQL.user_of_mail(email=email.lower())))
+    if row is None:
+        return None
+    workspace = yield from _home_of(row["id"], "")
+    found = None if workspace is None else (yield from standing(row["id"], workspace))
+    return None if found is None or workspace is None or not found.welcome else (row["id"], workspace)
 
 
 def drop_of(user: str) -> Transaction[None]:

@@ -13,8 +13,9 @@ import base64
 import hmac
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from legation.errors import Forbidden, InvalidParams, NotFound
 from legation.secret import Secret
@@ -42,8 +43,7 @@ from legation.wire.principal import (
 _USERS = Queries("users")
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True):
     """The rights of one user in one workspace; `role` is None for who is not a member, or does not exist there."""
 
     user: str
@@ -95,8 +95,7 @@ DAY_MS: Final = 86_400_000
 SQL = Queries("tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class Hashed:
+class Hashed(msgspec.Struct, frozen=True):
     """A token as it is kept."""
 
     hash: bytes

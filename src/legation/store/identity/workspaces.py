@@ -1,7 +1,9 @@
 """Workspaces, as their members see them: of the others nobody learns even that they exist."""
 
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from legation.errors import NotFound, StorageFailed
 from legation.store.audit import record
@@ -52,8 +54,7 @@ LOCAL: Final = "local"
 OWNER_NAME: Final = "owner"
 
 
-@dataclass(frozen=True, slots=True)
-class Installation:
+class Installation(msgspec.Struct, frozen=True):
     """`user` owns `workspace`; in their name the server's own credentials act."""
 
     workspace: str

@@ -1,5 +1,6 @@
 """The vault: secrets, and content of runs, sealed for one owner of one workspace; rotation and check of their keys."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hmac import compare_digest
@@ -20,6 +21,7 @@ from legation.store.database.transaction import (
     Statement,
     Transaction,
     Value,
+    conditional,
     only,
 )
 from legation.store.secrets.sealer import (
@@ -30,15 +32,18 @@ from legation.store.secrets.sealer import (
     Sealer,
     WrappedKey,
     check_value,
+    content_bound,
     derive,
     key_bytes,
     matches,
     must_be_plain,
 )
+from legation.tasks import Groups
 
 MAX_BUNDLE: Final = 1024 * 1024  # bytes; some dozens of keys are a few thousand
 MAX_PAGE: Final = 8 * 1024 * 1024  # plain bytes: some milliseconds to seal, in the writer's thread
 MAX_READ_PAGES: Final = 256  # in one answer
+MOST_AT_ONCE: Final = 64  # bundles that are put by one statement
 BATCH: Final = 100  # rows that are wrapped anew in one transaction: some milliseconds of work
 
 # The first byte of what is sealed says what the rest is.
@@ -55,14 +60,17 @@ _REWRAPPING: Final = Queries("rewrapping")
 _KEY_CHECKS: Final = Queries("keychecks")
 
 Bundle = Mapping[str, Secret] | bytes
+_SealedRow = dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SealedBundle:
+    id: str
+    row: _SealedRow
 
 
 def vault_bound(workspace: str, owner: str, bundle_id: str) -> Sequence[str]:
     return ("vault", workspace, owner, bundle_id)
-
-
-def content_bound(workspace: str, owner: str) -> Sequence[str]:
-    return ("content", workspace, owner)
 
 
 class Vault:
@@ -80,28 +88,34 @@ class Vault:
         self._database = database
         self._sealer = sealer
         self._clock = clock
+        self._puts = Groups("legation-vault", self._put_together, MOST_AT_ONCE)
 
     async def put(self, workspace: str, owner: str, bundle: Bundle) -> str:
-        return await self._database.transact(self.put_within, workspace, owner, bundle)
+        return await self._puts.add(workspace, self.sealed(workspace, owner, bundle))
 
     def put_within(self, workspace: str, owner: str, bundle: Bundle) -> Transaction[str]:
+        (bundle_id,) = yield from put_bundles([self.sealed(workspace, owner, bundle)])
+        return bundle_id
+
+    async def _put_together(self, _workspace: str, bundles: list[SealedBundle]) -> list[str]:
+        return await self._database.transact(put_bundles, bundles)
+
+    def sealed(self, workspace: str, owner: str, bundle: Bundle) -> SealedBundle:
+        """Seal it for `put_bundles`, which is a part of a transaction of the caller's."""
         must_be_plain(owner, "the owner of a bundle")
         now_ms = self._clock.now_ms()
         bundle_id = new_id("vlt", now_ms=now_ms)
         sealed = self._sealer.seal(_encode(bundle), vault_bound(workspace, owner, bundle_id))
-        try:
-            yield _VAULT.put(
-                id=bundle_id,
-                workspace=workspace,
-                owner=owner,
-                key_id=sealed.key_id,
-                wrapped_key=sealed.wrapped_key,
-                body=sealed.body,
-                now=now_ms,
-            )
-        except Dangling:
-            raise NotFound("cannot keep secrets there: there is no such workspace; create it first") from None
-        return bundle_id
+        row: _SealedRow = {
+            "id": bundle_id,
+            "workspace": workspace,
+            "owner": owner,
+            "key_id": sealed.key_id,
+            "wrapped_key": sealed.wrapped_key,
+            "body": sealed.body,
+            "now": now_ms,
+        }
+        return SealedBundle(bundle_id, row)
 
     async def open(self, workspace: str, owner: str, bundle_id: str) -> dict[str, Secret]:
         kind, plain = await self._open(workspace, owner, bundle_id)
@@ -148,6 +162,19 @@ def keys_named() -> Transaction[set[str]]:
     return {row["key_id"] for row in (yield _VAULT.keys_named())}
 
 
+# Safe under read committed: it inserts rows under new random ids and goes by nothing that was read. That the workspace is
+# there is for the foreign key to say, and it is the same for all of them.
+@conditional
+def put_bundles(bundles: Sequence[SealedBundle]) -> Transaction[list[str]]:
+    """Keep what was sealed; as a part of another transaction, or alone."""
+    if bundles:
+        try:
+            yield _VAULT.each("put", [each.row for each in bundles])
+        except Dangling:
+            raise NotFound("cannot keep secrets there: there is no such workspace; create it first") from None
+    return [each.id for each in bundles]
+
+
 def _find(workspace: str, owner: str, bundle_id: str) -> Transaction[Row]:
     row = only((yield _VAULT.find(id=bundle_id, workspace=workspace, owner=owner)))
     if row is None:
@@ -155,11 +182,15 @@ def _find(workspace: str, owner: str, bundle_id: str) -> Transaction[Row]:
     return row
 
 
+# Safe under read committed, this one and the next: one deletion. Of two at once the second waits for the first, and finds
+# what is left.
+@conditional
 def _destroy(workspace: str, owner: str, bundle_id: str) -> Transaction[None]:
     if not (yield _VAULT.destroy(id=bundle_id, workspace=workspace, owner=owner)):
         raise _absent(bundle_id)
 
 
+@conditional
 def _destroy_all(workspace: str, owner: str) -> Transaction[int]:
     return len((yield _VAULT.destroy_all(workspace=workspace, owner=owner)))
 
@@ -192,6 +223,15 @@ class ContentPage:
 
     def __repr__(self) -> str:
         return f"<page {self.first_seq}-{self.last_seq}, {len(self.plain)} bytes>"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FirstPage:
+    """First page of a new owner, sealed under a key of its own: rows of the key, the stream and the page."""
+
+    key: _SealedRow
+    stream: _SealedRow
+    page: _SealedRow
 
 
 class ContentStore:
@@ -234,6 +274,37 @@ class ContentStore:
             body=key.seal_page(plain, bound),
         )
 
+    def first_page(self, workspace: str, owner: str, stream: str, plain: bytes) -> FirstPage:
+        """Seal the first of a new owner's, with number 1, for `add_first`."""
+        must_be_plain(owner, "the owner of content")
+        must_be_plain(stream, "the stream of a page")
+        wrapped, key = self._sealer.new_data_key(content_bound(workspace, owner))
+        place: _SealedRow = {"workspace": workspace, "owner": owner}
+        numbers: _SealedRow = {**place, "stream": stream, "last_seq": 1}
+        body = key.seal_page(plain, _page_bound(workspace, owner, stream, 1, 1))
+        return FirstPage(
+            {
+                **place,
+                "key_id": wrapped.key_id,
+                "wrapped_key": wrapped.wrapped_key,
+                "now": self._clock.now_ms(),
+            },
+            numbers,
+            {**numbers, "first_seq": 1, "plain_bytes": len(plain), "body": body},
+        )
+
+    @staticmethod
+    def add_first(pages: Sequence[FirstPage]) -> Transaction[None]:
+        """Keep first pages, each of an owner of its own; a part of a transaction of the caller's."""
+        try:
+            yield _CONTENT.each("add_key", [each.key for each in pages])
+        except Dangling:
+            raise NotFound(
+                "cannot store content there: there is no such workspace; create it first"
+            ) from None
+        yield _CONTENT.each("begin", [each.stream for each in pages])
+        yield _CONTENT.each("append", [each.page for each in pages])
+
     def head(self, workspace: str, owner: str, stream: str) -> Transaction[int]:
         """The last number stored; 0 of a stream that has no page."""
         row = only((yield _CONTENT.head(workspace=workspace, owner=owner, stream=stream)))
@@ -255,6 +326,23 @@ class ContentStore:
             return []
         key = self._sealer.open_data_key(wrapped, content_bound(workspace, owner))
         return [_opened(key, row, workspace, owner, stream) for row in rows]
+
+    # What is too long for a page is sealed under the same key and kept elsewhere; with the key, it is gone too (INV-P4).
+
+    async def seal_apart(self, workspace: str, owner: str, name: str, plain: bytes) -> bytes:
+        """Seal what is kept elsewhere under `name`, for an owner that has content already."""
+        key = await self._open_key(workspace, owner)
+        return await asyncio.to_thread(key.seal_page, plain, _apart_bound(workspace, owner, name))
+
+    async def open_apart(self, workspace: str, owner: str, name: str, sealed: bytes) -> bytes:
+        key = await self._open_key(workspace, owner)
+        return await asyncio.to_thread(key.open_page, sealed, _apart_bound(workspace, owner, name))
+
+    async def _open_key(self, workspace: str, owner: str) -> DataKey:
+        wrapped = await self._database.read(_wrapped_key, workspace, owner)
+        if wrapped is None:
+            raise NotFound(f"cannot find the content of {owner}: it is not there, or deleted; check its id")
+        return self._sealer.open_data_key(wrapped, content_bound(workspace, owner))
 
     def _key(self, workspace: str, owner: str) -> Transaction[DataKey]:
         bound = content_bound(workspace, owner)
@@ -324,6 +412,10 @@ def _opened(key: DataKey, row: Row, workspace: str, owner: str, stream: str) -> 
 
 def _page_bound(workspace: str, owner: str, stream: str, first_seq: int, last_seq: int) -> tuple[str, ...]:
     return ("page", workspace, owner, stream, str(first_seq), str(last_seq))
+
+
+def _apart_bound(workspace: str, owner: str, name: str) -> tuple[str, ...]:
+    return ("apart", workspace, owner, name)
 
 
 class Rewrapper:

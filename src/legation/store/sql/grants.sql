@@ -1,9 +1,9 @@
 -- name: give
 -- A grant; why it was given is sealed, in the content of its id.
 insert into approval_grant (
-  id, workspace_id, agent, tools, kinds, created_at, expires_at, granted_kind, granted_by, granted_user, session_id
+  id, workspace_id, agent, tools, kinds, created_at, expires_at, granted_kind, granted_by, granted_user, session_id, folder
 ) values (
-  :id, :workspace, :agent, :tools, :kinds, :now, :expires_at, :granted_kind, :granted_by, :granted_user, :session
+  :id, :workspace, :agent, :tools, :kinds, :now, :expires_at, :granted_kind, :granted_by, :granted_user, :session, :folder
 ) returning *;
 
 -- name: live

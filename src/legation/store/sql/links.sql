@@ -25,3 +25,6 @@ limit 1;
 -- name: elsewhere
 -- Whether somebody is a member of another workspace than this.
 select workspace_id from membership where user_id = :user and workspace_id <> :workspace limit 1;
+
+-- name: user_of_mail
+select id from app_user where email = :email and disabled_at is null;

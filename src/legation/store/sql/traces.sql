@@ -2,11 +2,22 @@
 -- Where a chain ends.
 select seq, hash from trace_head where workspace_id = :workspace and server = :server;
 
--- name: advance
--- Only from where it ended; the first time it is made.
-insert into trace_head (workspace_id, server, seq, hash) values (:workspace, :server, :seq, :hash)
-on conflict (workspace_id, server) do update set seq = excluded.seq, hash = excluded.hash
-where trace_head.seq = :former returning seq;
+-- name: place [sqlite]
+-- Where a chain ends, and the content keys of some owners, as far as they are there: a row for each, or one without any;
+-- none where there is no such workspace.
+select h.seq, h.hash, k.owner, k.key_id, k.wrapped_key from workspace w
+left join trace_head h on h.workspace_id = w.id and h.server = :server
+left join content_key k on k.workspace_id = w.id and k.owner in (select value from json_each(:owners))
+where w.id = :workspace;
+
+-- name: place [postgres]
+-- Where a chain ends, and the content keys of some owners, as far as they are there: a row for each, or one without any;
+-- none where there is no such workspace.
+select h.seq, h.hash, k.owner, k.key_id, k.wrapped_key from workspace w
+left join trace_head h on h.workspace_id = w.id and h.server = :server
+left join content_key k on k.workspace_id = w.id
+  and k.owner = any (array(select json_array_elements_text(cast(:owners as json))))
+where w.id = :workspace;
 
 -- name: append
 -- One step; `hash` is over all the others.
@@ -21,61 +32,44 @@ insert into trace_step (
   :prev_hash, :cut, :hash
 );
 
--- name: append_at_once [sqlite]
--- Many steps in one statement: a JSON array of rows.
-insert into trace_step (
-  workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
-  action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
-  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, cut, hash
-) select
-  json_extract(value, '$.workspace_id'), json_extract(value, '$.server'), json_extract(value, '$.seq'),
-  json_extract(value, '$.at'), json_extract(value, '$.step'), json_extract(value, '$.trace_id'),
-  json_extract(value, '$.agent'), json_extract(value, '$.tool'), json_extract(value, '$.approval_id'),
-  json_extract(value, '$.session_id'), json_extract(value, '$.turn_id'), json_extract(value, '$.tool_call_id'),
-  json_extract(value, '$.kind'), json_extract(value, '$.action_digest'), json_extract(value, '$.policy'),
-  json_extract(value, '$.policy_rule'), json_extract(value, '$.policy_version'), json_extract(value, '$.status'),
-  json_extract(value, '$.reason'), json_extract(value, '$.actor_kind'), json_extract(value, '$.actor'),
-  json_extract(value, '$.actor_user'), json_extract(value, '$.actor_level'), json_extract(value, '$.confidence'),
-  json_extract(value, '$.status_code'), json_extract(value, '$.latency_ms'), json_extract(value, '$.replaces'),
-  json_extract(value, '$.content_owner'), json_extract(value, '$.digests'), json_extract(value, '$.prev_hash'),
-  json_extract(value, '$.cut'), json_extract(value, '$.hash')
-from json_each(:rows);
+-- name: advance [sqlite]
+-- Only from where it ended; the first time it is made. The steps were written before, one by one: here a statement is no
+-- way there and back.
+insert into trace_head (workspace_id, server, seq, hash)
+select :workspace, :server, :seq, :hash where :steps is null
+on conflict (workspace_id, server) do update set seq = excluded.seq, hash = excluded.hash
+where trace_head.seq = :former returning seq;
 
--- name: append_at_once [postgres]
--- Many steps in one statement: a JSON array of rows.
-insert into trace_step (
-  workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
-  action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
-  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, cut, hash
-) select
-  workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
-  action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
-  confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, cut, hash
-from json_to_recordset(cast(:rows as json)) as r (
-  workspace_id text, server text, seq bigint, at bigint, step text, trace_id text, agent text, tool text,
-  approval_id text, session_id text, turn_id text, tool_call_id text, kind text, action_digest text, policy
-  text, policy_rule text, policy_version text, status text, reason text, actor_kind text, actor text, actor_user
-  text, actor_level bigint, confidence double precision, status_code bigint, latency_ms bigint, replaces text,
-  content_owner text, digests text, prev_hash text, cut text, hash text
-);
-
--- name: add_contents [sqlite]
--- Many sealed values in one statement: a JSON array of places, and all the bytes in one piece.
-insert into trace_content (workspace_id, server, seq, name, trace_id, owner, body)
-select :workspace, :server, json_extract(value, '$.seq'), json_extract(value, '$.name'), json_extract(value, '$.trace_id'), json_extract(value, '$.owner'),
-  substr(:bodies, json_extract(value, '$.start'), json_extract(value, '$.size'))
-from json_each(:rows);
-
--- name: add_contents [postgres]
--- Many sealed values in one statement: a JSON array of places, and all the bytes in one piece.
-insert into trace_content (workspace_id, server, seq, name, trace_id, owner, body)
-select :workspace, :server, r.seq, r.name, r.trace_id, r.owner, substr(cast(:bodies as bytea), r.start, r.size)
-from json_to_recordset(cast(:rows as json))
-  as r (seq bigint, name text, trace_id text, owner text, start integer, size integer);
-
--- name: find_key
--- The content key of an owner.
-select key_id, wrapped_key from content_key where workspace_id = :workspace and owner = :owner;
+-- name: advance [postgres]
+-- Only from where it ended, and all of the append with it, in one statement: or nothing is written. `steps` is a JSON array of
+-- rows; `contents` is one of places in `bodies`, which are all sealed values in one piece.
+with moved as (
+  insert into trace_head (workspace_id, server, seq, hash) values (:workspace, :server, :seq, :hash)
+  on conflict (workspace_id, server) do update set seq = excluded.seq, hash = excluded.hash
+  where trace_head.seq = :former returning seq
+), steps as (
+  insert into trace_step (
+    workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
+    action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
+    confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, cut, hash
+  ) select
+    workspace_id, server, seq, at, step, trace_id, agent, tool, approval_id, session_id, turn_id, tool_call_id, kind,
+    action_digest, policy, policy_rule, policy_version, status, reason, actor_kind, actor, actor_user, actor_level,
+    confidence, status_code, latency_ms, replaces, content_owner, digests, prev_hash, cut, hash
+  from json_to_recordset(cast(:steps as json)) as r (
+    workspace_id text, server text, seq bigint, at bigint, step text, trace_id text, agent text, tool text,
+    approval_id text, session_id text, turn_id text, tool_call_id text, kind text, action_digest text, policy
+    text, policy_rule text, policy_version text, status text, reason text, actor_kind text, actor text, actor_user
+    text, actor_level bigint, confidence double precision, status_code bigint, latency_ms bigint, replaces text,
+    content_owner text, digests text, prev_hash text, cut text, hash text
+  ) where exists (select 1 from moved)
+), contents as (
+  insert into trace_content (workspace_id, server, seq, name, trace_id, owner, body)
+  select :workspace, :server, r.seq, r.name, r.trace_id, r.owner, substr(cast(:bodies as bytea), r.start, r.size)
+  from json_to_recordset(cast(:contents as json))
+    as r (seq bigint, name text, trace_id text, owner text, start integer, size integer)
+  where exists (select 1 from moved)
+) select seq from moved;
 
 -- name: add_key
 -- With the owner's first content. Another server may be faster: then there is one, and it is read again.
@@ -98,10 +92,13 @@ where c.workspace_id = :workspace and c.trace_id in (select value from json_each
 and c.name in (select value from json_each(:names)) order by c.server, c.seq;
 
 -- name: contents_of [postgres]
--- What was said in some traces, with the keys it opens with; `names` are the wanted ones.
+-- What was said in some traces, with the keys it opens with; `names` are the wanted ones. Each key is looked up for what was
+-- said (`offset` keeps them in that order), or Postgres would look for what was said with each of few keys.
 select c.server, c.seq, c.name, c.trace_id, c.owner, c.body, k.key_id, k.wrapped_key
-from trace_content c join content_key k on k.workspace_id = c.workspace_id and k.owner = c.owner
-  and k.purged_at is null
+from trace_content c cross join lateral (
+  select key_id, wrapped_key from content_key
+  where workspace_id = c.workspace_id and owner = c.owner and purged_at is null offset 0
+) k
 where c.workspace_id = :workspace
 and c.trace_id = any (array(select json_array_elements_text(cast(:traces as json))))
 and c.name = any (array(select json_array_elements_text(cast(:names as json)))) order by c.server, c.seq;

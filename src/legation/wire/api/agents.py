@@ -64,6 +64,7 @@ class AgentInfo(ResponseBody):
     sign_in: str = ""
     wanted_version: str | None = None
     problem: str | None = None
+    key_providers: list[str] = msgspec.field(default_factory=list)  # whose key a run of it needs: one of them
 
 
 class AgentList(ResponseBody):

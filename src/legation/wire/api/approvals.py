@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from legation.wire.events import Payload
+from legation.wire.resolved import ResolvedPaths
 
 ApprovalStatus = Literal["pending", "approved", "denied", "expired", "superseded", "cancelled"]
 Words = Annotated[str, Meta(max_length=16_384)]
@@ -52,6 +53,62 @@ class ApprovalView(SnakeShape):
     reviewers: list[str] = []  # who alone may decide it as a person; none: whoever may approve
     resolved_by_name: str | None = None  # of the person who answered
     why: str | None = None  # in words, where it ended without an answer
+    kind: str = "other"  # of the call: edit, execute, ...
+    digest: str = ""  # of the exact action under the policy that holds for it: an answer may name it
+    policy_version: str = ""
+
+
+class ApprovalPath(SnakeShape):
+    """A path that the call names, and where it led when it was asked. Null: that cannot be told."""
+
+    path: str
+    real: str | None = None  # through all links
+    inside: bool | None = None  # in the folder where the agent works
+    link: bool | None = None  # it leads elsewhere than it says
+
+
+class ApprovalDiff(SnakeShape, kw_only=True):
+    """A file that would change. `old_text` null: a new one, or, made of `arguments`, nobody knows what was there.
+
+    `cut`: it was too long to be kept, and both texts are null."""
+
+    path: str
+    old_text: str | None = None
+    new_text: str | None = None
+    source: Literal["agent", "arguments"]
+    cut: bool = False
+
+
+class AskedPolicy(SnakeShape):
+    verdict: Literal["supervisor", "human_approval"]
+    rule: str
+    reason: str | None = None  # of the rule, in its author's words
+
+
+class AskedSupervisor(SnakeShape):
+    """`not-asked`: the rule goes straight to a person. `absent`: none was attached. `passed-over`: a person was first."""
+
+    state: Literal[
+        "not-asked", "waiting", "looking", "absent", "undecided", "escalated", "decided", "passed-over"
+    ]
+    by: str | None = None
+    reasoning: str | None = None
+    confidence: float | None = None
+    waited_ms: int | None = None
+
+
+class AskedPerson(SnakeShape):
+    state: Literal["not-yet", "waiting", "decided", "over"]
+    since: str | None = None  # when it came to need one
+    reviewers: list[str] = []
+
+
+class WhyAsked(SnakeShape):
+    """What each level said: why somebody is asked, and who."""
+
+    policy: AskedPolicy
+    supervisor: AskedSupervisor
+    person: AskedPerson
 
 
 class RecentTrace(SnakeShape):
@@ -68,22 +125,35 @@ class ActiveGrant(SnakeShape):
     expires_at: str
     remaining: str
     granted_by: str
+    session_id: str | None = None  # the one session that it covers; null: every one
+    folder: str | None = None  # the one folder that it covers; null: every one
 
 
 class ApprovalDetail(ApprovalView, kw_only=True):
+    """`workspace` and `cwd` are the folders that the agent works in, and runs a `command` in."""
+
     recent_traces: list[RecentTrace]
     active_grants: list[ActiveGrant]
+    command: str | None = None
+    cwd: str | None = None
+    workspace: str | None = None
+    urls: list[str] = []
+    paths: list[ApprovalPath] = []
+    diffs: list[ApprovalDiff] = []
+    asked: WhyAsked | None = None  # a server of an earlier release says nothing of it
 
 
 class Resolution(Body):
     """Of approve and deny. `resolved_by` is kept as the caller's word; who it was, the credential says.
 
-    `message` is what the agent is told."""
+    `message` is what the agent is told. `digest`: of the action that was looked at; where the approval has another, nothing is
+    done."""
 
     resolved_by: Annotated[str, Meta(max_length=256)] | None = None
     reasoning: Words | None = None
     confidence: Confidence | None = None
     message: Words | None = None
+    digest: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
 
 
 class Approve(Resolution):
@@ -108,23 +178,25 @@ class ClaimBody(Body):
 
 
 class NewGrant(Body):
-    """`duration` in seconds, or as Go writes it: `1h30m`."""
+    """`duration` in seconds, or as Go writes it: `1h30m`. `session_id`: for the calls of that session alone, and it ends with
+    it. `folder`, an absolute path: for what lies in it, and for commands that run in it."""
 
     agent: Annotated[str, Meta(min_length=1, max_length=256)]
     tools: Annotated[str, Meta(min_length=1, max_length=256)]
     duration: Annotated[int, Meta(ge=1)] | Annotated[str, Meta(min_length=2, max_length=32)]
     kinds: list[Annotated[str, Meta(min_length=1, max_length=64)]] | None = None
     reason: Words | None = None
+    session_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    folder: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
 
 
-class GrantView(ActiveGrant):
+class GrantView(ActiveGrant, kw_only=True):
     kinds: list[str] | None
     reason: str | None
     created_at: str
     active: bool
     revoked_at: str | None
     revoked_by: str | None
-    session_id: str | None = None  # the one session that it covers; null: every one
 
 
 class TraceEntry(SnakeShape):
@@ -222,6 +294,34 @@ class DecideBody(ToolCallBody, kw_only=True):
     tool: Annotated[str, Meta(min_length=1, max_length=256)]
     kind: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     cwd: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    resolved: ResolvedPaths | None = None  # of an agent on another machine, in place of `cwd`
+
+
+AskStatus = Literal["pending", "approved", "used", "denied", "expired", "superseded", "cancelled"]
+
+
+class AskBody(DecideBody, kw_only=True):
+    """`waiter`: who waits for the answer and acts on it, under a name of its own choice."""
+
+    waiter: Annotated[str, Meta(pattern=r"^run:[A-Za-z0-9_.-]{1,128}$")]
+
+
+class AskUse(Body):
+    """`resolved`: of an agent on another machine, as it was resolved there right before acting."""
+
+    resolved: ResolvedPaths | None = None
+
+
+class AskView(SnakeShape):
+    """An ask as it is now. `approved`: use it, right before acting. The id is its approval's, where it has one."""
+
+    id: str | None  # null: denied at once, and not kept
+    waiter: str
+    status: AskStatus
+    trace_id: str
+    decided_by: str | None = None
+    why: str | None = None  # in words, where it may not be done
+    expires_at: str | None = None  # of its approval
 
 
 class Considered(SnakeShape):
@@ -251,6 +351,9 @@ class PolicyInfo(SnakeShape):
     source: str
     policies: list[PolicyRules]
     problem: str | None
+    folders: list[
+        str
+    ]  # that rules name: a token that asks for an agent elsewhere tells where they lead there
 
 
 class ExplainStep(SnakeShape):

@@ -156,6 +156,16 @@ class SignIn(RequestBody):
     code: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
+class SignInMail(RequestBody):
+    email: Email
+
+
+class SignInWays(ResponseBody):
+    """`mail`: a known address can ask for a link by mail."""
+
+    mail: bool
+
+
 class AuditEntry(ResponseBody):
     """One change: who did what to what. Never holds a secret, a prompt or an argument."""
 

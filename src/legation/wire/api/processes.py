@@ -12,13 +12,18 @@ ProcessOwner = Literal["user", "desktop", "system"]
 ProcessState = Literal["running", "exited"]
 LogStream = Literal["stdout", "stderr", "combined", "pty"]
 
-# What a workspace may have at most, and has unless it chose less.
-MAX_PROCESSES: Final = 64
+# What a workspace has unless it was set otherwise, and the most that its owner can raise it to.
+USUAL_PROCESSES: Final = 64
+USUAL_RUN_MS: Final = 300_000
+USUAL_OUTPUT_BYTES: Final = 1 << 20  # of each stream of one run
+USUAL_LOG_BYTES: Final = 10 << 20
+USUAL_INPUT_BYTES: Final = 1 << 16
 DEFAULT_RUN_MS: Final = 30_000
-MAX_RUN_MS: Final = 300_000
-MAX_OUTPUT_BYTES: Final = 1 << 20  # of each stream of one run
-MAX_LOG_BYTES: Final = 10 << 20
-MAX_INPUT_BYTES: Final = 1 << 16
+MAX_PROCESSES: Final = 256
+MAX_RUN_MS: Final = 3_600_000
+MAX_OUTPUT_BYTES: Final = 16 << 20
+MAX_LOG_BYTES: Final = 64 << 20
+MAX_INPUT_BYTES: Final = 1 << 19
 
 MAX_WAIT_MS: Final = 60_000  # of an answer to stop or kill
 
@@ -118,11 +123,11 @@ class TerminalSize(RequestBody):
 
 
 class ProcessConfig(RequestBody):
-    """The limits of a workspace: what the server allows, or less."""
+    """The limits of a workspace. Less than what is usual may be set by any operator, more by its owner."""
 
-    max_concurrent_processes: Annotated[int, Meta(ge=1, le=MAX_PROCESSES)] = MAX_PROCESSES
+    max_concurrent_processes: Annotated[int, Meta(ge=1, le=MAX_PROCESSES)] = USUAL_PROCESSES
     default_run_timeout_ms: Annotated[int, Meta(ge=1, le=MAX_RUN_MS)] = DEFAULT_RUN_MS
-    max_run_timeout_ms: Annotated[int, Meta(ge=1, le=MAX_RUN_MS)] = MAX_RUN_MS
-    max_output_bytes: Annotated[int, Meta(ge=1, le=MAX_OUTPUT_BYTES)] = MAX_OUTPUT_BYTES
-    max_log_bytes_per_process: Annotated[int, Meta(ge=1, le=MAX_LOG_BYTES)] = MAX_LOG_BYTES
-    max_input_bytes_per_request: Annotated[int, Meta(ge=1, le=MAX_INPUT_BYTES)] = MAX_INPUT_BYTES
+    max_run_timeout_ms: Annotated[int, Meta(ge=1, le=MAX_RUN_MS)] = USUAL_RUN_MS
+    max_output_bytes: Annotated[int, Meta(ge=1, le=MAX_OUTPUT_BYTES)] = USUAL_OUTPUT_BYTES
+    max_log_bytes_per_process: Annotated[int, Meta(ge=1, le=MAX_LOG_BYTES)] = USUAL_LOG_BYTES
+    max_input_bytes_per_request: Annotated[int, Meta(ge=1, le=MAX_INPUT_BYTES)] = USUAL_INPUT_BYTES

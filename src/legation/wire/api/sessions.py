@@ -105,17 +105,23 @@ class SessionInfo(ResponseBody, kw_only=True):
     updated_at: int
     directory: str | None
     title: str | None
-    status: str  # ours: starting, active, resuming, disconnected, closed
+    status: str  # ours: starting, active, resuming, disconnected, closed; in lists, away: its server does not answer
     busy: bool = False  # a turn runs
     queued: int = 0  # messages that wait for it
     exit: Mapping[str, Value] | None = None  # of the agent's process that ended: code, signal, reason
     cut: Mapping[str, Value] | None = (
         None  # the last turn, by a restart or a crash: at, reason; until the next begins
     )
+    failed: Mapping[str, Value] | None = (
+        None  # the last turn, with an error: at, reason; until the next begins
+    )
+    pending_permissions: tuple[str, ...] = ()  # by id: what its agent waits for, answered as approvals
+    pending_questions: tuple[str, ...] = ()
     mcp: list[str] | None = None  # by name: what they are given are secrets
     skills: list[str] | None = None
     continues: str | None = None  # the session whose transcript it began with
     continued_by: str | None = None  # the one that goes on from here
+    server: str | None = None  # in a list of several servers: where it is
 
 
 class SessionList(ResponseBody, kw_only=True):
@@ -123,6 +129,25 @@ class SessionList(ResponseBody, kw_only=True):
 
     sessions: list[SessionInfo]
     next: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Recording(ResponseBody, kw_only=True):
+    """A session that `legation exec` ran by itself. `asks`: what it waits for in its own terminal, where somebody must answer."""
+
+    session_id: str
+    agent: str
+    directory: str | None
+    title: str | None
+    status: Literal["running", "closed", "interrupted"]
+    event_count: int
+    created_at: int
+    updated_at: int
+    asks: str | None = None
+    read_only: Literal[True] = True
+
+
+class RecordingList(ResponseBody, kw_only=True):
+    recordings: list[Recording]
 
 
 class Attachment(RequestBody, kw_only=True):
@@ -167,3 +192,11 @@ class EventPage(ResponseBody, kw_only=True):
 
     events: list[msgspec.Raw]
     has_more: bool
+
+
+class SessionSnapshot(ResponseBody, kw_only=True):
+    """What was said in a session up to `seq` of its stream, which is `offset` of its events, summed up."""
+
+    seq: int
+    offset: int
+    snapshot: msgspec.Raw

@@ -7,10 +7,13 @@ of a form are asked in their order: `answers[n]` of a reply is about the nth.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 import msgspec
+from msgspec.structs import replace
 
+from legation.errors import InvalidParams
+from legation.wire.acp.methods import CreateElicitationRequest, CreateElicitationResponse, ElicitationValue
 from legation.wire.api.sessions import ALWAYS
 from legation.wire.event_types import PermissionAnswered, PermissionAsked, QuestionAnswered, QuestionAsked
 from legation.wire.universal import shapes
@@ -128,6 +131,82 @@ def _response(content: Mapping[str, object] | None) -> str | None:
     return value if isinstance(value, str) else json_text(value)
 
 
+def answer_to(asked: CreateElicitationRequest, answers: Sequence[Sequence[str]]) -> CreateElicitationResponse:
+    """The nth list is about the nth field of the form; an empty one leaves it out."""
+    if asked.mode != "form":
+        return CreateElicitationResponse(action="accept")
+    fields = fields_of(asked.requested_schema)
+    if len(answers) > len(fields):
+        _refuse(f"it has {len(fields)} fields, and there are {len(answers)} answers")
+    required = (asked.requested_schema or {}).get("required")
+    needed = set(required) if isinstance(required, list | tuple) else set()
+    content: dict[str, ElicitationValue] = {}
+    for number, field in enumerate(fields):
+        given = answers[number] if number < len(answers) else ()
+        if given:
+            content[field.name] = _given(field, given)
+        elif field.name in needed:
+            _refuse(f"field {number + 1} is required")
+    return CreateElicitationResponse(action="accept", content=content)
+
+
+def _given(field: FormField, given: Sequence[str]) -> ElicitationValue:
+    if field.many:
+        return tuple(str(_read(field, text)) for text in given)
+    if len(given) > 1:
+        _refuse(f"{field.title!r} takes one answer")
+    return _read(field, given[0])
+
+
+def _read(field: FormField, text: str) -> ElicitationValue:
+    if field.choices:
+        for choice in field.choices:
+            if text in (choice.label, json_text(choice.value), choice.value):
+                value = choice.value
+                return value if isinstance(value, str | int | float | bool) else str(value)
+        _refuse(f"{field.title!r} takes one of {', '.join(choice.label for choice in field.choices)}")
+    reader = _READERS.get(field.type)
+    if reader is None:
+        return text
+    try:
+        return reader(text)
+    except ValueError:
+        _refuse(f"{field.title!r} takes {'a number' if reader is float else 'a whole number'}")
+
+
+_READERS: Final[Mapping[str, type[int] | type[float]]] = {"integer": int, "number": float}
+
+
+def _refuse(why: str) -> NoReturn:
+    raise InvalidParams(f"cannot answer the question so: {why}; correct the answers")
+
+
+# The approval of a plan, as a question beside the permission.
+
+PLAN_OPTIONS: Final = ("Approve", "Reject")
+_YES: Final = frozenset(("approve", "approved", "yes", "once", "accept"))
+
+
+def is_plan(asked: PermissionAsked) -> bool:
+    """Tell whether it is whether the agent may leave its plan and begin: Claude Code's ExitPlanMode, and what others have of it."""
+    return asked.action.kind == shapes.PLAN_KIND
+
+
+def plan_question(asked: PermissionAsked) -> shapes.Question:
+    """Make a question of it, under the permission's own id: whichever is answered answers both."""
+    plan = asked.action.params.get("plan")
+    prompt = f"{asked.title}\n\n{plan}" if isinstance(plan, str) and plan else asked.title
+    return shapes.Question(asked.id, prompt, PLAN_OPTIONS, None, "requested")
+
+
+def approves_plan(answers: Sequence[Sequence[str]]) -> bool:
+    """Read the answer to such a question. What is neither of its options is refused: it must not pass for a yes."""
+    given = [text.strip().lower() for each in answers for text in each]
+    if len(given) != 1 or given[0] not in _YES | {"reject", "rejected", "no"}:
+        _refuse(f"a plan takes one of {', '.join(PLAN_OPTIONS)}")
+    return given[0] in _YES
+
+
 _GRANT: Final = "grant:"  # what a grant's own approvals are decided by
 
 
@@ -168,11 +247,19 @@ class Asks:
         self._permissions[asked.id] = _AskedPermission(asked.action.tool, for_ever)
         data = shapes.Permission(asked.id, asked.action.tool, "requested", embedded(out.cause.payload))
         out.emit("permission.requested", data, raw=True)
+        if is_plan(asked):
+            question = self._questions[asked.id] = plan_question(asked)
+            out.emit("question.requested", question, synthetic=True)
 
     def permission_answered(self, out: Outbox, answer: PermissionAnswered) -> None:
         asked = self._permissions.pop(answer.id, _UNSEEN)
         data = shapes.Permission(answer.id, asked.tool, _status(answer, asked), embedded(out.cause.payload))
         out.emit("permission.resolved", data, synthetic=True, raw=True)
+        if (plan := self._questions.pop(answer.id, None)) is not None:
+            approved = answer.outcome == "approved"
+            said = PLAN_OPTIONS[0] if approved else PLAN_OPTIONS[1] if answer.outcome == "denied" else None
+            status: shapes.QuestionStatus = "rejected" if said is None else "answered"
+            out.emit("question.resolved", replace(plan, response=said, status=status), synthetic=True)
 
     def question_asked(self, out: Outbox, asked: QuestionAsked) -> None:
         data = self._questions[asked.id] = _asked_question(asked)

@@ -15,7 +15,7 @@ from legation.wire import event_types
 from legation.wire.acp.updates import Audio, ContentBlock, EmbeddedResource, ResourceLink
 from legation.wire.events import Event
 from legation.wire.universal import shapes
-from legation.wire.universal.asks import FormField, fields_of
+from legation.wire.universal.asks import FormField, fields_of, plan_question
 from legation.wire.universal.output import (
     LogRow,
     ProjectedEvent,
@@ -166,20 +166,49 @@ class ToolRef(msgspec.Struct, frozen=True):
     call_id: str
 
 
-class QuestionEvent(msgspec.Struct, frozen=True, tag="question_asked", omit_defaults=True):
+class QuestionAskedMember(msgspec.Struct, frozen=True):
     id: str
     questions: tuple[QuestionInfo, ...]
+
+
+class QuestionEvent(
+    msgspec.Struct,
+    frozen=True,
+    tag="question_asked",
+    omit_defaults=True,
+    rename={"question_asked": "questionAsked"},
+):
+    """`questionAsked` is the same by the documents' own name, which is also how they are found."""
+
+    id: str
+    questions: tuple[QuestionInfo, ...]
+    question_asked: QuestionAskedMember
     tool: ToolRef | None = None
 
 
-class PermissionEvent(msgspec.Struct, frozen=True, tag="permission_asked", omit_defaults=True):
-    """`patterns` are the paths, commands and addresses that it is about; `reply` is what can be answered."""
+class PermissionAskedMember(msgspec.Struct, frozen=True):
+    id: str
+    permission: str
+    patterns: tuple[str, ...]
+    reply: tuple[str, ...]
+
+
+class PermissionEvent(
+    msgspec.Struct,
+    frozen=True,
+    tag="permission_asked",
+    omit_defaults=True,
+    rename={"permission_asked": "permissionAsked"},
+):
+    """`patterns` are the paths, commands and addresses that it is about; `reply` is what can be answered. `permissionAsked`
+    has the same by the documents' own name."""
 
     id: str
     permission: str
     patterns: tuple[str, ...]
     reply: tuple[str, ...]
     metadata: LogRow
+    permission_asked: PermissionAskedMember
     tool: ToolRef | None = None
 
 
@@ -366,6 +395,8 @@ class MessageProjector:
             payload = event_types.decode(projected.cause)
             if isinstance(payload, event_types.QuestionAsked):
                 return _question(payload)
+            if isinstance(payload, event_types.PermissionAsked) and projected.type == "question.requested":
+                return _plan(payload)
             if isinstance(payload, event_types.PermissionAsked):
                 return _permission(payload, projected.cause)
         return UnknownEvent(LogRow.of(projected.cause))
@@ -388,11 +419,16 @@ def _question(asked: event_types.QuestionAsked) -> QuestionEvent:
     fields = fields_of(asked.requested_schema)
     about = [asked.message, *([asked.url] if asked.url else [])]
     plain = QuestionInfo("\n".join(about), (), multi_select=False, custom=False)
-    return QuestionEvent(
-        asked.id,
-        tuple(_info(asked.message, field) for field in fields) or (plain,),
-        _tool(asked.tool_call_id),
-    )
+    questions = tuple(_info(asked.message, field) for field in fields) or (plain,)
+    member = QuestionAskedMember(asked.id, questions)
+    return QuestionEvent(asked.id, questions, member, _tool(asked.tool_call_id))
+
+
+def _plan(asked: event_types.PermissionAsked) -> QuestionEvent:
+    question = plan_question(asked)
+    options = tuple(map(AnswerOption, question.options))
+    info = QuestionInfo(question.prompt, options, multi_select=False, custom=False)
+    return QuestionEvent(asked.id, (info,), QuestionAskedMember(asked.id, (info,)), _tool(asked.tool_call_id))
 
 
 def _info(message: str, field: FormField) -> QuestionInfo:
@@ -407,13 +443,10 @@ def _info(message: str, field: FormField) -> QuestionInfo:
 
 def _permission(asked: event_types.PermissionAsked, cause: Event) -> PermissionEvent:
     action = asked.action
+    patterns = (*action.commands, *action.paths, *action.urls)
+    member = PermissionAskedMember(asked.id, action.tool, patterns, REPLIES)
     return PermissionEvent(
-        asked.id,
-        action.tool,
-        (*action.commands, *action.paths, *action.urls),
-        REPLIES,
-        LogRow.of(cause),
-        _tool(asked.tool_call_id),
+        asked.id, action.tool, patterns, REPLIES, LogRow.of(cause), member, _tool(asked.tool_call_id)
     )
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Final, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 import msgspec
 
@@ -34,6 +34,12 @@ from legation.wire.universal.shapes import (
     UniversalEvent,
     floor,
 )
+
+if TYPE_CHECKING:
+    from legation.wire.universal.messages import ProjectedMessage
+
+STEP: Final = 50  # events of the log: half a millisecond of a message, some more of tool calls
+STEP_BYTES: Final = 32 * 1024  # of them: of small objects it is some milliseconds
 
 # Bytes of the log inside another JSON text.
 #
@@ -138,6 +144,28 @@ class ProjectedRow(Event, frozen=True, gc=False):
     def parts(self) -> tuple[bytes, ...]:
         """The parts that a long one, or one without a frame, is together."""
         return (self.raw, self.native, *self.rest) if self.rest else (self.raw,)
+
+
+def row(emitted: ProjectedEvent | ProjectedMessage, cause: Event, *, include_raw: bool) -> ProjectedRow:
+    """Make its row, with its JSON; `framed` makes one of a live body of it."""
+    number, type_ = emitted.sequence, getattr(emitted, "type", "")
+    parts = emitted.apart(include_raw)
+    if parts:
+        start, text, *rest = parts
+        return ProjectedRow(number, cause.at, type_, start, text, cause=cause.seq, rest=tuple(rest))
+    return ProjectedRow(number, cause.at, type_, emitted.encode(include_raw), cause=cause.seq)
+
+
+def steps(events: Sequence[Event], times: int = 1) -> Iterator[Sequence[Event]]:
+    """Divide events into as many at a time as hold up nobody (INV-P3 of readings)."""
+    start = size = 0
+    for end, event in enumerate(events, 1):
+        size += len(event.raw)  # though it be its digest that is read: what is made of it has its text
+        if size >= STEP_BYTES * times or end - start == STEP * times:
+            yield events[start:end]
+            start, size = end, 0
+    if start < len(events):
+        yield events[start:]
 
 
 def framed(row: ProjectedRow) -> ProjectedRow:

@@ -248,17 +248,13 @@ class MessageNumbers(msgspec.Struct, array_like=True):
             self.sequence, self.started, self.tools = shapes.floor(projected.cause.seq), True, {}
         elif projected.type == "turn.ended":
             self.tools = {}
-        told = self._is_told(projected)
-        self.sequence += told
-        return told
-
-    def _is_told(self, projected: ProjectedEvent) -> bool:
         if projected.type in ("item.delta", "item.started"):
             return False
         data = projected.data
-        if isinstance(data, shapes.SessionEnded) and data.reason == "error":
-            return True
-        return projected.type in _ALWAYS_TOLD or projected.has_raw
+        failed = isinstance(data, shapes.SessionEnded) and data.reason == "error"
+        told = failed or projected.type in _ALWAYS_TOLD or projected.has_raw
+        self.sequence += told
+        return told
 
     def note_name(self, item: shapes.Item) -> None:
         """Note the name of a call once it is told: its own item comes before."""
@@ -281,7 +277,7 @@ _ALWAYS_TOLD: Final = frozenset(
     )
 )
 
-STATE_FORMAT: Final = 1
+STATE_FORMAT: Final = 2
 """Of `FoldState`, and of what a fold makes of it: to be raised whenever the same log gives other numbers or other events.
 Checkpoints of another format are not read."""
 
@@ -402,7 +398,10 @@ class Projector:
         if self._text.goes_on(self._out, event):
             return found
         self._take(event)
-        return self._counted(found)
+        for each in found:
+            if self.messages.count(each) and type(each.data) is shapes.ItemEvent:
+                self.messages.note_name(each.data.item)
+        return found
 
     def feed_whole(self, event: Event) -> list[ProjectedEvent] | None:
         """As `feed`; None, and nothing is fed, where a message may end with the event of which the text is missing."""
@@ -419,12 +418,6 @@ class Projector:
         if whole and self._lacks_text_for(event):
             return None
         self._take(event)
-        return found
-
-    def _counted(self, found: list[ProjectedEvent]) -> list[ProjectedEvent]:
-        for each in found:
-            if self.messages.count(each) and type(each.data) is shapes.ItemEvent:
-                self.messages.note_name(each.data.item)
         return found
 
     def _take(self, event: Event) -> None:

@@ -44,6 +44,9 @@ def floor(seq: int) -> int:
     return STRIDE * (seq - 1)
 
 
+PLAN_KIND: Final = "switch_mode"
+"""Of the call by which an agent asks to leave its plan and begin: a question beside the permission, of the same id."""
+
 Schema = Literal["sandbox-agent", "universal"]
 """What a session's events can be shown as: those of sandbox-agent 0.1.11, or whole messages."""
 

@@ -18,7 +18,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -185,6 +184,8 @@ def _size(text: str, line: ShellLine) -> int:
 @cache
 def program() -> Path | None:
     """Find the parser that came with Legation, and never one that the path happens to name; None: it is not installed."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
     try:
         files = distribution(PACKAGE).files or []
     except PackageNotFoundError:

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+import msgspec
 
 from legation.approvals.policy.shell.words import (
     QUIET_NAME,
@@ -50,8 +51,7 @@ _NUMBER: Final = re.compile(r"[0-9]+")
 _EASY: Final = re.compile(r"([A-Za-z0-9_.,:@%+-]+)(?: [A-Za-z0-9_./,:@%+=-]+)*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class ShellLine:
+class ShellLine(msgspec.Struct, frozen=True):
     """A line and its parts. `unreadable` says why there are none."""
 
     parts: tuple[Part, ...] = ()

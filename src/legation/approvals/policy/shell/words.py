@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
+
+import msgspec
 
 BLANKS: Final = " \t"
 BREAKS: Final = " \t\n;&|()<>"
@@ -38,11 +39,10 @@ class Unreadable(Exception):
     """A line of which cannot be told with certainty what it will run; the words say why."""
 
 
-@dataclass(slots=True)
-class Word:
+class Word(msgspec.Struct):
     """A word of a line. `head` is what stands before the first quote or hole: only that can be a keyword or an assignment."""
 
-    pieces: list[str | None] = field(default_factory=list)
+    pieces: list[str | None] = msgspec.field(default_factory=list)
     head: str = ""
     is_plain: bool = True  # no quote, no escape, no hole
     splits: bool = False  # a hole may make several words of it, or one that looks like an option
@@ -228,8 +228,7 @@ class WordReader:
         self._inner(re.sub(r"\\([`$\\])", r"\1", found[1]))
 
 
-@dataclass(frozen=True, slots=True)
-class ShellScript:
+class ShellScript(msgspec.Struct, frozen=True):
     """Text for a shell."""
 
     text: str
@@ -238,8 +237,7 @@ class ShellScript:
 Inner: TypeAlias = list[Word] | ShellScript
 
 
-@dataclass(frozen=True, slots=True)
-class _Wrapper:
+class _Wrapper(msgspec.Struct, frozen=True):
     flags: str = ""  # letters of options that stand alone
     valued: str = ""  # letters of options that take a value
     operands: int = 0  # words before the command

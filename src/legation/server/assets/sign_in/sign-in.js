@@ -30,13 +30,21 @@ async function signIn() {
   } catch {
     return say("Legation does not answer. Is it running?", { canTryAgain: true });
   }
-  if (answer.ok) return location.replace("./");
+  if (answer.ok) return goOn();
   if (answer.status === 429) {
     const seconds = answer.headers.get("retry-after") ?? "60";
     return say(`Too many tries. Wait ${seconds} seconds, then try again.`, { canTryAgain: true });
   }
   if (answer.status >= 500) return say("Legation could not sign you in just now.", { canTryAgain: true });
   return say("This link was used already, or is older than ten minutes.", { needsLink: true });
+}
+
+// To the item that somebody wanted to see, where the dashboard sent them here; tabs that wait for a sign-in go on, too.
+function goOn() {
+  const wanted = localStorage.getItem("legation.wanted");
+  localStorage.removeItem("legation.wanted");
+  new BroadcastChannel("legation").postMessage("signed-in");
+  location.replace(wanted ? `ui/${wanted}` : "./");
 }
 
 again.addEventListener("click", signIn);

@@ -1,0 +1,168 @@
+// The inbox: what needs me, what is going wrong, what did I get; the list beside the item that was chosen.
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import { get, me, part, post } from "../api.js";
+import { inbox, problem, outcomes, readInbox, rows, where } from "../state/inbox.js";
+import { address, askedAt, go, query, setQuery } from "../state/place.js";
+import { LIST, useKeys } from "../state/keys.js";
+import { Ago, Failed, Icon, Key, Left, Loading } from "../parts/basics.js";
+import { Agent } from "../parts/text.js";
+import { Approval } from "../parts/approval.js";
+import { Question } from "../parts/question.js";
+import { Ended } from "../parts/ended.js";
+import { Start } from "./start.js";
+
+const SECTIONS = [
+  ["you", "Needs you", "soonest to expire first"],
+  ["wrong", "Going wrong", "newest first"],
+  ["ready", "Ready", "not looked at yet"],
+];
+const FOLDED = ["supervisor", "others"];
+const ICONS = { Edit: "edit", Delete: "edit", Move: "edit", Run: "execute", Read: "read", Fetch: "fetch", Search: "search", Answer: "question", Failed: "wrong", "Timed out": "wrong", "Cut off": "wrong", "Agent ended": "wrong", Ended: "good" };
+
+function Row({ row, chosen, gone }) {
+  const { item, members } = row;
+  const many = members.length > 1;
+  const isSession = item.kind === "session" || item.kind === "run";
+  return html`<a role="option" aria-selected=${chosen} tabindex=${chosen ? 0 : -1} data-id=${item.id} href=${address(where(item))}
+    class=${`row ${chosen ? "chosen" : ""} ${gone ? "gone" : ""} ${item.section}`}>
+    <${Icon} name=${ICONS[item.verb] ?? "call"} />
+    <span class="what">${item.kind === "question" ? html`<${Agent} mono=${false} text=${item.object} />` : isSession
+      ? html`${item.verb}: <${Agent} mono=${false} text=${item.object} />`
+      : html`${item.verb} <${Agent} text=${item.object} />`}${many &&
+      html` <span class="times">×${members.length}</span>`}</span>
+    <span class="when">${isSession ? html`<${Ago} at=${item.since} suffix="" />`
+      : html`<${Left} since=${item.since} until=${item.expiresAt} />`}</span>
+    <span class="who">${!isSession &&
+      html`<${Agent} mono=${false} text=${many ? `${members.length} of ${item.sessionTitle ?? item.agent}` : (item.sessionTitle ?? item.sessionId ?? "")} /> · `}${item.agent}</span>
+    ${!isSession && html`<span class="age"><${Ago} at=${item.since} /></span>`}
+    <span class="why">${gone ? html`<em>${gone}</em>` : html`${item.injectionRisk &&
+      html`<b class="bad">signs of injection</b> · `}${item.outside &&
+      html`<b class="bad">outside the workspace</b> · `}${item.rule &&
+      html`<code>${item.rule}</code>`}${item.rule && item.why && " · "}${item.why &&
+      html`<${Agent} mono=${false} text=${item.why} />`}`}</span>
+  </a>`;
+}
+
+export function Inbox({ id, session }) {
+  const told = inbox.value;
+  const list = useRef(null);
+  const kept = useRef(null); // the chosen row as it was last seen: it stays until somebody leaves it
+  const [apart, setApart] = useState(new Set());
+  const [folded, setFolded] = useState(true);
+  const show = query.value.get("show") ?? "all";
+
+  const all = told ? rows(told.items, apart) : [];
+  const chosenRow = all.find((row) => row.members.some((item) => item.id === id)) ?? null;
+  if (chosenRow) kept.current = { row: chosenRow, at: all.indexOf(chosenRow), id };
+  else if (kept.current?.id !== id) kept.current = null;
+  const gone = !chosenRow && kept.current ? kept.current : null;
+  if (gone) all.splice(Math.min(gone.at, all.length), 0, gone.row);
+  const current = chosenRow ?? gone?.row ?? null;
+  const visible = all.filter((row) => (show === "all" ? !FOLDED.includes(row.item.section) || !folded || row === current : row.item.section === show || row === current));
+
+  // New rows go to their rank at once, and the chosen one stays where it is on the screen.
+  const before = useRef(null);
+  const element = id && list.current?.querySelector(`[data-id="${CSS.escape(current?.item.id ?? "")}"]`);
+  before.current = element ? element.offsetTop - list.current.scrollTop : null;
+  useLayoutEffect(() => {
+    const now = id && list.current?.querySelector(".chosen");
+    if (now && before.current !== null) list.current.scrollTop = now.offsetTop - before.current;
+  }, [told]);
+  useEffect(() => {
+    list.current?.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
+  }, [id]);
+
+  const move = (by) => {
+    if (!visible.length) return;
+    const at = visible.indexOf(current);
+    const next = visible[at < 0 ? (by > 0 ? 0 : visible.length - 1) : at + by];
+    if (next) go(where(next.item));
+  };
+  const look = () => {
+    if (current && ["wrong", "ready"].includes(current.item.section)) post(`v1/inbox/${part(current.item.id)}/looked-at`, { since: current.item.since }).catch(() => {});
+  };
+  useKeys(LIST, { j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1), x: look, Escape: () => id && go("inbox") });
+
+  if (!told && problem.value) return html`<main>
+    <${Failed} what="the inbox" problem=${problem.value} again=${readInbox} still="Agents that wait go on waiting." /></main>`;
+  if (!told) return html`<${Loading} what="the inbox" />`;
+  const ending = (row) => outcomes.value.get(row.item.id) ?? (row === gone?.row ? "over" : null);
+  const count = (name) => rows(told.items.filter((item) => item.section === name), apart).length;
+  const next = visible[visible.indexOf(current) + 1] ?? null;
+  return html`<div class="inbox">
+    <section class="list" aria-label="Inbox">
+      <header><h1>Inbox</h1><${Notify} /></header>
+      <div class="tabs" role="group" aria-label="Show">${[["all", "All"], ...SECTIONS].map(([name, label]) => html`<button type="button" aria-pressed=${show === name} onClick=${() => setQuery({ show: name === "all"
+        ? "" : name })}>${label} <span>${name === "all" ? count("you") + count("wrong") + count("ready") : count(name)}</span></button>`)}</div>
+      <div class="rows" ref=${list} role="listbox" aria-label="What waits" tabindex=${current ? -1 : 0}>
+        ${SECTIONS.map(([name, label, order]) => {
+          const mine = visible.filter((row) => row.item.section === name);
+          if (!mine.length) return null;
+          return html`<div role="group" aria-label=${label} key=${name}>
+            <h2 role="presentation">${label} <small>${order}</small></h2>${mine.map((row) => html`<${Row} key=${row.item.id} row=${row} chosen=${row === current} gone=${ending(row)} />`)}</div>`;
+        })}
+        ${FOLDED.map((name) => {
+          const mine = visible.filter((row) => row.item.section === name);
+          if (!mine.length) return null;
+          return html`<div role="group" aria-label=${name} key=${name}><h2 role="presentation">${name === "others"
+            ? "For others" : "With the supervisor"} <small>${name === "others" ? told.others.join(", ")
+            : "you may answer too"}</small></h2>${mine.map((row) => html`<${Row} key=${row.item.id} row=${row} chosen=${row === current} gone=${ending(row)} />`)}</div>`;
+        })}
+      </div>
+      ${told.counts.supervisor + told.counts.others > 0 &&
+        html`<p class="more">${told.counts.supervisor ? `${told.counts.supervisor} more ${told.counts.supervisor > 1
+        ? "are" : "is"} with the supervisor` : ""}${told.counts.supervisor && told.counts.others ? ", "
+        : ""}${told.counts.others ? `${told.counts.others} for others`
+        : ""} <button type="button" class="link" aria-expanded=${!folded} onClick=${() => setFolded(!folded)}>${folded
+        ? "Show" : "Fold"}</button></p>`}
+      <footer><${Key}>j<//><${Key}>k<//> move <${Key}>a<//> approve <${Key}>d<//> deny <${Key}>?<//> all keys</footer>
+    </section>
+    <section class="item" aria-label="Item">${detail(id, session, current, next, apart, setApart, told)}</section>
+  </div>`;
+}
+
+function detail(id, session, row, next, apart, setApart, told) {
+  if (!id) return html`<${Nothing} told=${told} />`;
+  const split = () => setApart(new Set([...apart, row.item.group]));
+  if (session) return html`<${Question} key=${id} id=${id} session=${session} row=${row} next=${next} />`;
+  if (row && row.item.kind !== "approval") return html`<${Ended} key=${id} item=${row.item} next=${next} />`;
+  if (!row && !id.startsWith("apr_")) return html`<${Gone} id=${id} />`;
+  return html`<${Approval} key=${id} id=${id} row=${row} next=${next} split=${split} />`;
+}
+
+function Gone({ id }) {
+  return html`<div class="state quiet-state"><h2>It is not in the inbox any more.</h2>
+    <p>You have looked at it, or it goes on.</p>
+    <p><a class="button" href=${address(askedAt(id))}>Open it</a></p></div>`;
+}
+
+function Nothing({ told }) {
+  const [fresh, setFresh] = useState(false);
+  const { you, supervisor } = told.counts;
+  useEffect(() => {
+    if (!told.items.length) Promise.all([get("v1/sessions?limit=1"), get("v1/runs?limit=1")]).then(([{ sessions }, { items }]) => setFresh(!sessions.length && !items.length), () => {});
+  }, [told.items.length]);
+  if (fresh && !told.items.length) return html`<${Start} title="Nothing has run here yet." />`;
+  const works = `${told.working} ${told.working === 1 ? "works" : "work"}${supervisor ? `, ${supervisor} with the supervisor` : ""}.`;
+  if (you) return html`<div class="state quiet-state"><h2>${you} ${you === 1 ? "needs" : "need"} you.</h2>
+    <p>${works} Choose one, or press <${Key}>j<//>.</p></div>`;
+  return html`<div class="state quiet-state"><h2><${Icon} name="good" /> Nothing waits for you.</h2><p>${works}</p>
+    <p><a class="button" href=${address("sessions/new")}>
+      <${Icon} name="plus" /> New session <${Key}>n<//></a> <a class="button quiet" href=${address("start")}>See a rehearsal</a></p></div>`;
+}
+
+// Told by the browser while the page is in the background; nothing of what the agent said is in it.
+function Notify() {
+  const [permission, setPermission] = useState(globalThis.Notification?.permission ?? "denied");
+  const known = useRef(null);
+  const waiting = (inbox.value?.items ?? []).filter((item) => item.section === "you").map((item) => item.id);
+  useEffect(() => {
+    const before = known.current;
+    known.current = new Set(waiting);
+    if (before === null || permission !== "granted" || !document.hidden) return;
+    const fresh = waiting.filter((id) => !before.has(id));
+    if (fresh.length) new Notification(`Legation: ${fresh.length === 1 ? "one more waits" : `${fresh.length} more wait`} for you`, { tag: "legation", body: me.value.workspace });
+  }, [waiting.join()]);
+  if (permission !== "default") return null;
+  return html`<button type="button" class="quiet small" onClick=${() => Notification.requestPermission().then(setPermission)}>Tell me in the browser</button>`;
+}

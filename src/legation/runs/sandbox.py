@@ -1,0 +1,359 @@
+"""The provider `sandbox`: a runner on the worker's own machine, detached, found again by its name.
+
+Below `runs/<run>` of the data folder are the agent's working folder, its home, and for each attempt the runner's own folder. The
+configuration, with the token and the keys, goes through a pipe that is read once: it is in no file, no argument and no variable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from legation.clock import Clock
+from legation.errors import Forbidden, NotFound, StorageFailed
+from legation.host.launch import AgentLauncher, AgentProgram, servers_of
+from legation.host.options import AgentDefinition
+from legation.proc import Command, ProcessLauncher, Registry
+from legation.proc.launcher import FileStdio, child_environment
+from legation.proc.registry import RegisteredChild, listed, reap
+from legation.proc.tree import process
+from legation.runs.provider import Observation, RunJob, RunResource, StepFailed
+from legation.runs.run import SQL, Run
+from legation.runs.states import ErrorClass, RunState
+from legation.secret import Secret
+from legation.store.database.transaction import Database, Row, Transaction, only
+from legation.store.datafolder import make_folder
+from legation.store.trust import TrustedFolders
+from legation.tasks import finish, in_thread
+from legation.wire.acp.methods import McpServer
+from legation.wire.api.runs import FolderPlace, GitPlace, RunSpec
+from legation.wire.api.sessions import LocalMcp, RemoteMcp
+from legation.wire.callbacks import token_digest
+
+FOLDER: Final = "runs"  # of the data folder
+CONFIG_LIMIT: Final = 60.0  # seconds for the runner to read its configuration: the machine's time to start it
+STOP_GRACE: Final = (
+    20.0  # seconds from TERM to KILL: the agent's time to end, and the last report's to be taken
+)
+CLONE_LIMIT: Final = 600.0  # seconds: the repository's time
+SILENT_MS: Final = 60_000  # without a heartbeat, of which there is one every ten seconds, and without a process that we know of
+
+# Classes of what a runner says; whatever it says else is the agent's failure.
+_CODES: Final[Mapping[str, ErrorClass]] = {
+    "runner": ErrorClass.MACHINE_LOST,
+    "legation/unauthenticated": ErrorClass.TENANT_PERMANENT,
+    "legation/invalid-params": ErrorClass.TENANT_PERMANENT,
+    "legation/storage-failed": ErrorClass.UNAVAILABLE,
+    "legation/rate-limited": ErrorClass.PROVIDER_LIMIT,
+    "legation/unavailable": ErrorClass.PROVIDER_TRANSIENT,
+}
+_STOPS: Final = {"end_turn": RunState.SUCCEEDED, "cancelled": RunState.CANCELLED}
+
+
+@dataclass(slots=True)
+class SandboxProvider:
+    """`report_url` is where runners of this machine reach a server, `children` the folder in which they are on file."""
+
+    database: Database
+    clock: Clock
+    data_dir: Path
+    children: Path
+    machine: str
+    report_url: str
+    launcher: AgentLauncher
+
+    def resources(self, run: Run) -> tuple[RunResource, ...]:
+        return RunResource("folder", run.id), RunResource("runner", run.attempt_id)
+
+    def journal(self, run: Run, token: Secret, now_ms: int) -> Transaction[None]:
+        yield SQL.register_runner(
+            id=run.attempt_id,
+            workspace=run.workspace,
+            token_digest=token_digest(token.reveal()),
+            machine=self.machine,
+            run=run.id,
+            attempt=run.attempt,
+            now=now_ms,
+        )
+
+    # Folders.
+
+    def _folder(self, run: Run) -> Path:
+        return self.data_dir / FOLDER / run.id
+
+    def _own_work(self, run: Run) -> Path:
+        return self._folder(run) / "work"
+
+    def _runner_folder(self, run: Run) -> Path:
+        return self._folder(run) / f"runner-{run.attempt}"
+
+    async def prepare(self, run: Run, spec: RunSpec) -> None:
+        folder, place = self._folder(run), spec.workspace
+        try:
+            for each in (folder, folder / "home", folder / "tmp", self._runner_folder(run)):
+                await asyncio.to_thread(make_folder, each)
+            if isinstance(place, GitPlace):
+                await self._clone(run, place)
+            elif not isinstance(place, FolderPlace):
+                await asyncio.to_thread(make_folder, self._own_work(run))
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot make the folders of {run.id}: {error.strerror}; check the disk"
+            ) from None
+        work = Path(place.path) if isinstance(place, FolderPlace) else self._own_work(run)
+        if not await asyncio.to_thread(work.is_dir):
+            raise StepFailed(
+                ErrorClass.TENANT_PERMANENT,
+                "workspace",
+                "cannot work there: there is no such folder; name another",
+            )
+        await self._agent(run, work)  # it is here, or it is fetched: the runner's start is no time for that
+
+    async def _clone(self, run: Run, place: GitPlace) -> None:
+        """Into a folder beside its own, which then gets its name: there is all of it or nothing."""
+        work, part = self._own_work(run), self._folder(run) / "clone"
+        if work.is_dir():
+            return
+        await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
+        await self._git(run, "clone", "--quiet", "--", place.url, str(part))
+        if place.ref is not None:
+            await self._git(run, "-C", str(part), "checkout", "--quiet", "--detach", place.ref, "--")
+        part.rename(work)
+
+    async def _git(self, run: Run, *args: str) -> None:
+        folder = self._folder(run)
+        passed = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1"}
+        environment = child_environment(passed, home=folder / "home", tmp=folder / "tmp")
+        command = Command(("git", *args), folder, environment, f"git of {run.id}")
+        async with asyncio.timeout(CLONE_LIMIT), await self._launcher().spawn(command) as git:
+            git.close_stdin()
+            ended = await git.wait()
+        if ended.code != 0:
+            raise StepFailed(
+                ErrorClass.TENANT_PERMANENT,
+                "workspace",
+                "cannot get the repository: git refused; check its address, its ref and who may read it",
+            )
+
+    # The runner.
+
+    def _launcher(self) -> ProcessLauncher:
+        return ProcessLauncher(registry=Registry(self.children))
+
+    def _entry(self, run: Run) -> RegisteredChild | None:
+        """Find what is on file under its name. One that was being started by somebody who is dead is settled before: its
+        keeper has put itself on file, or never will."""
+        for _ in range(2):
+            found = next((each for each in listed(self.children) if each.name == run.attempt_id), None)
+            if found is None or found.pid or found.owner_lives:
+                return found
+            reap(self.children)
+        return None
+
+    async def find(self, run: Run) -> str | None:
+        found = await in_thread(self._entry, run)
+        return (
+            None if found is None or found.state in ("gone", "starting") else f"{found.pid}:{found.started}"
+        )
+
+    async def create(self, job: RunJob) -> str:
+        config = msgspec.json.encode(await self._config(job))
+        await in_thread(
+            self._forget, job.run.attempt_id
+        )  # of one that has ended: this one goes on in its folder
+        reading, writing = os.pipe()
+        try:
+            child = await self._launcher().spawn(self._command(job, reading))
+        except BaseException:
+            os.close(writing)
+            raise
+        finally:
+            os.close(reading)
+        try:
+            await job.still_ours()  # without a configuration it does nothing and ends
+            async with asyncio.timeout(CONFIG_LIMIT):
+                await finish(asyncio.to_thread(_write_all, writing, config))
+        except (OSError, TimeoutError):
+            raise StepFailed(
+                ErrorClass.UNAVAILABLE,
+                "runner",
+                "cannot start the runner: it ended before it had read its task",
+            ) from None
+        finally:
+            os.close(writing)
+            await child.release()
+        found = process(child.pid)
+        return f"{child.pid}:{found.started if found is not None else 0}"
+
+    def _command(self, job: RunJob, reading: int) -> Command:
+        run, folder = job.run, self._folder(job.run)
+        argv = (sys.executable, "-P", "-m", "legation", "runner", "--config-fd", str(reading))
+        return Command(
+            (*argv, "--folder", str(self._runner_folder(run))),
+            folder,
+            child_environment({}, home=folder / "home", tmp=folder / "tmp"),
+            run.attempt_id,
+            detached=True,
+            pass_fds=(reading,),
+            files=FileStdio(self._runner_folder(run), "stdout", "stderr"),
+        )
+
+    async def _config(self, job: RunJob) -> dict[str, Any]:
+        """The one place that knows what a runner is told."""
+        run, spec = job.run, job.spec
+        place = spec.workspace
+        work = Path(place.path) if isinstance(place, FolderPlace) else self._own_work(run)
+        keys = {name: value.reveal() for name, value in job.secrets.items() if ":" not in name}
+        agent = await self._agent(run, work)
+        entry = await self.launcher.entry(run.agent)
+        methods = (method for name, method in entry.key_methods.items() if name in keys)
+        program = AgentProgram(
+            command=agent.command,
+            driver=agent.driver,
+            args=agent.args,
+            beginning=agent.beginning,
+            modes=agent.modes,
+            key_method=next(methods, None),
+            trusted=await asyncio.to_thread(self._trusts, run, work),
+        )
+        return {
+            "runId": run.id,
+            "taskId": run.id,
+            "sandboxId": self.machine,
+            "promptId": run.attempt_id,
+            "callbackUrl": f"{self.report_url}/v1/runs/{run.attempt_id}/reports",
+            "token": job.token.reveal(),
+            "prompt": "\n\n".join(spec.prompts),
+            "repoDir": str(work),
+            "mcpServers": msgspec.to_builtins(mcp_servers(spec, job.secrets)),
+            # The one place where a key reaches the agent: as a variable of its own, and of nobody else's.
+            "bundle": {**agent.env, **spec.environment.env_vars, **keys},
+            "agent": msgspec.to_builtins(program),
+            "agentName": run.agent,
+            # What the agent asks is decided at home: by the rules of its workspace, a supervisor or a person.
+            "permissions": "route",
+            # Where its provider has had enough, it waits with the agent's session, and goes on by itself.
+            "limitWaits": run.caps.suspensions,
+            "limitSeconds": run.caps.suspended_seconds,
+            **({} if spec.timeouts.idle is None else {"idleTimeout": spec.timeouts.idle}),
+            "commandsUrl": f"{self.report_url}/v1/runs/{run.attempt_id}/commands",
+            **({} if spec.model is None else {"modelId": spec.model}),
+        }
+
+    async def _agent(self, run: Run, work: Path) -> AgentDefinition:
+        """Find how the agent is started there, and install it if need be, as for a session."""
+        try:
+            return (await self.launcher.launch(run.workspace, run.agent, work)).definition
+        except Forbidden as error:  # what the folder has would run unasked
+            raise StepFailed(ErrorClass.TENANT_PERMANENT, "untrusted", error.message) from None
+
+    def _trusts(self, run: Run, work: Path) -> bool:
+        return TrustedFolders(self.data_dir, run.workspace).trusts(str(work))
+
+    async def observe(self, run: Run) -> Observation:
+        row = await self.database.read(_runner_state, run)
+        if row is None:
+            return Observation("gone", heard=False)
+        if row["ended_at"] is None and not self._works(row):
+            row = await self.database.read(
+                _runner_state, run
+            )  # its last word may have come just before its end
+            if row is None or row["ended_at"] is None:
+                return Observation("gone", heard=row is not None and row["heard_at"] is not None)
+        if row["ended_at"] is None:
+            return Observation(
+                "working",
+                heard=row["heard_at"] is not None,
+                waits_for=row["waits_for"],
+                paused=row["told"] == "pause",
+                limited_until=row["limited_until"],
+            )
+        return _ended(row["ended_kind"], row["ended_code"] or "unknown")
+
+    def _works(self, row: Row) -> bool:
+        """Whether its process is there; one that is not known here is told by its heartbeats."""
+        pid, _, started = (row["external_id"] or "").partition(":")
+        if not pid:
+            return bool(row["seen_at"] > self.clock.now_ms() - SILENT_MS)
+        found = process(int(pid))
+        return found is not None and found.started == int(started) and not found.dead
+
+    async def cancel(self, run: Run) -> None:
+        found = await in_thread(self._entry, run)
+        if found is None or found.state not in ("running", "unowned"):
+            return
+        with suppress(NotFound):  # it has just ended
+            child = await self._launcher().adopt(found.pid, found.started)
+            try:
+                await child.stop(STOP_GRACE)
+            finally:
+                child.forget()
+
+    async def clean(self, run: Run, resource: RunResource) -> None:
+        if resource.kind == "runner":
+            await self.cancel(run)
+            await in_thread(self._forget, resource.name)
+            return
+        folder = self._folder(run)
+        try:
+            await in_thread(_remove, folder)
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot remove the folder of {run.id}: {error.strerror}; check the disk"
+            ) from None
+
+    def _forget(self, name: str) -> None:
+        for each in listed(self.children):
+            if each.name == name and each.state in ("ended", "gone"):
+                each.file.unlink(missing_ok=True)
+
+
+def _runner_state(run: Run) -> Transaction[Row | None]:
+    return only((yield SQL.runner_state(workspace=run.workspace, id=run.attempt_id)))
+
+
+def _ended(kind: str, code: str) -> Observation:
+    if kind == "prompt_complete" and code in _STOPS:
+        return Observation("ended", _STOPS[code])
+    if kind == "prompt_complete":
+        reason = f"the agent ended its turn with {code}"
+        return Observation("ended", RunState.FAILED, ErrorClass.AGENT_FAILED, code, reason)
+    found = _CODES.get(code, ErrorClass.AGENT_FAILED)
+    reason = f"the runner reported that the prompt failed ({code}); its events say more"
+    return Observation("ended", RunState.FAILED, found, code, reason)
+
+
+def mcp_servers(spec: RunSpec, secrets: Mapping[str, Secret]) -> tuple[McpServer, ...]:
+    """Servers as ACP has them; headers and variables that are secret come from the bundle, under `mcp:<server>:<name>`."""
+    found: dict[str, LocalMcp | RemoteMcp] = {}
+    for name, server in spec.mcp_servers.items():
+        own = {
+            key.split(":", 2)[2]: each.reveal()
+            for key, each in secrets.items()
+            if key.startswith(f"mcp:{name}:")
+        }
+        if isinstance(server, LocalMcp):
+            found[name] = msgspec.structs.replace(server, env={**(server.env or {}), **own})
+        else:
+            found[name] = msgspec.structs.replace(server, headers={**(server.headers or {}), **own})
+    return servers_of(found)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _remove(folder: Path) -> None:
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)

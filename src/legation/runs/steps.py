@@ -1,0 +1,445 @@
+"""Steps of a run: one for each claim, each made of a few effects in a fixed order.
+
+INV-S1  Before an effect the lease is asked for, and whether the run is still wanted; without the lease the step ends there.
+INV-S2  What is about to be made is in the journal before, and its id at once after. A step may be cut off anywhere and begun again.
+INV-S3  The secrets of a run are opened once in the step that needs them, and dropped with it, before the lease is given back.
+"""
+
+from __future__ import annotations
+
+import secrets as chance
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, Literal
+
+import msgspec
+
+from legation.clock import Clock
+from legation.errors import NotFound
+from legation.runs.lease import End, HeldRun, RunLeases
+from legation.runs.provider import Observation, Provider, RunJob, RunResource, StepFailed, failure_of
+from legation.runs.run import SQL, SUBMISSION, Change, LeaseReturn, Run, hold
+from legation.runs.states import CleanupStatus, ErrorClass, RunAct, RunState, move
+from legation.secret import Secret
+from legation.store.database.transaction import Database, Transaction, read_committed
+from legation.store.secrets.vault import ContentStore, Vault
+from legation.wire.api.runs import RunSpec
+
+OBSERVE_MS: Final = (
+    5_000  # between two looks at a run that nobody has woken: a runner that died is found by them
+)
+BACKOFF_MS: Final = (1_000, 5_000, 30_000, 120_000)  # after a step that failed, by how often it has
+REVIVALS: Final = 5  # starts of a runner on its folder after it has died, to have the rest reported
+CLEANUPS: Final = 5  # tries to remove what was made
+
+Phase = Literal["before", "after"]
+Written = Callable[[], Transaction[None]]
+OnEffect = Callable[[Run, str, str, Phase], Awaitable[None]]
+
+
+class Unwanted(Exception):
+    """Somebody has asked for the run's end: the step stops before its next effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Tools of a step. A provider is loaded when a run needs it. `on_effect` hears of each effect before and after it: for tests that kill there."""
+
+    database: Database
+    clock: Clock
+    machine: str
+    vault: Vault
+    content: ContentStore
+    providers: Mapping[str, Callable[[], Provider]] = field(repr=False)
+    observe_ms: int = OBSERVE_MS
+    on_effect: OnEffect | None = None
+
+
+@dataclass(slots=True)
+class Work:
+    """One run under a lease, in one step."""
+
+    tools: Tools
+    leases: RunLeases
+    held: HeldRun
+    step: str
+    yields: bool  # to a request for the run's end
+
+    @property
+    def run(self) -> Run:
+        return self.held.run
+
+    @property
+    def now(self) -> int:
+        return self.tools.clock.now_ms()
+
+    @property
+    def provider(self) -> Provider:
+        found = self.tools.providers.get(self.run.provider)
+        if found is None:
+            raise StepFailed(
+                ErrorClass.UNAVAILABLE, "provider", f"no worker has the provider {self.run.provider} here"
+            )
+        return found()
+
+    async def before(self, effect: str) -> None:
+        """INV-S1."""
+        await self._tell(effect, "before")
+        run = await self.leases.check(self.held)
+        if self.yields and run.is_unwanted:
+            raise Unwanted
+
+    async def after(self, effect: str) -> None:
+        await self._tell(effect, "after")
+
+    async def _tell(self, effect: str, phase: Phase) -> None:
+        if self.tools.on_effect is not None:
+            await self.tools.on_effect(self.run, self.step, effect, phase)
+
+    async def write(self, effect: str, *works: Written) -> None:
+        """Write, in one transaction under the lease."""
+        await self.before(effect)
+        await self.tools.database.transact(_under_lease, self.run, works, self.now)
+        await self.after(effect)
+
+    async def spec(self) -> RunSpec:
+        pages = await self.tools.content.read(self.run.workspace, self.run.id, SUBMISSION)
+        if not pages:
+            raise NotFound(f"cannot find what was submitted as {self.run.id}; submit it again")
+        return msgspec.json.decode(pages[0].plain, type=RunSpec)
+
+    async def secrets(self) -> dict[str, Secret]:
+        run = self.run
+        if run.secret_id is None:
+            return {}
+        return await self.tools.vault.open(run.workspace, run.id, run.secret_id)
+
+    # Ends of a step.
+
+    def again(self, after_ms: int) -> LeaseReturn:
+        return LeaseReturn(self.run, self.now + after_ms)
+
+    def moved(self, act: RunAct, after_ms: int = 0, **changed: object) -> Change:
+        state = move(self.run.state, act, self.run.outcome)
+        changes: dict[str, Any] = {
+            "state": state,
+            "tries": 0,
+            "waits_for": None,
+            "resume_at": None,
+            **changed,
+        }
+        run = replace(self.run, **changes)
+        return Change(self.run, run, self.now + after_ms)
+
+    def failed(self, failure: StepFailed, act: RunAct = RunAct.END) -> Change:
+        return self.moved(
+            act,
+            outcome=RunState.FAILED,
+            error_class=failure.error_class,
+            error_code=failure.code,
+            error_reason=failure.reason,
+        )
+
+    def unwanted(self) -> Change:
+        """Cancelled, or its time was up."""
+        if self.run.is_unwanted:
+            return self.moved(RunAct.CANCEL, outcome=RunState.CANCELLED)
+        return self.moved(
+            RunAct.CANCEL,
+            outcome=RunState.TIMED_OUT,
+            error_class=ErrorClass.DEADLINE,
+            error_code="deadline",
+            error_reason="its time was up",
+        )
+
+
+# Safe under read committed: the row of the run is locked first, and what follows is written by nobody but the lease's holder.
+@read_committed
+def _under_lease(run: Run, works: tuple[Written, ...], now_ms: int) -> Transaction[None]:
+    yield from hold(run, now_ms=now_ms)
+    for work in works:
+        yield from work()
+
+
+# The steps.
+
+
+async def admit(work: Work) -> End:
+    """Take a slot of the workspace and bind the run to this machine, or leave it parked."""
+    await work.before("slot")
+    run = work.run
+    deadline = work.now + round(run.caps.run_seconds * 1000)
+    change = work.moved(
+        RunAct.ADMIT,
+        machine=work.tools.machine,
+        attempt=run.attempt + 1,
+        has_slot=True,
+        started_at=run.started_at or work.now,
+        deadline_at=run.deadline_at or deadline,
+    )
+    return change if run.has_slot else replace(change, slot="take")
+
+
+async def prepare(work: Work) -> End:
+    """Write the attempt and all that it needs into the journal, then make what the runner needs."""
+    run, provider = work.run, work.provider
+    spec = await work.spec()
+    await work.write("journal", partial(_journal, run, provider.resources(run), work.now))
+    await work.before("folders")
+    await provider.prepare(run, spec)
+    await work.after("folders")
+    made = provider.resources(run)[:-1]
+    await work.write("record", *(partial(_made, run, each, None, work.now) for each in made))
+    return work.moved(RunAct.PREPARE)
+
+
+async def start(work: Work) -> End:
+    """Find the attempt's runner, or register and start one."""
+    found = await work.provider.find(work.run)
+    if found is None:
+        found = await _create(work)
+    await _record(work, found)
+    return work.moved(RunAct.START, work.tools.observe_ms)
+
+
+async def _create(work: Work) -> str:
+    provider, token = work.provider, Secret(chance.token_urlsafe(32), "runner-token")
+    spec, opened = await work.spec(), await work.secrets()
+    run, now = work.run, work.now
+    await work.write("register", partial(provider.journal, run, token, now), partial(_handed, run, now))
+    await work.before("create")
+    job = RunJob(run, spec, token, lambda: work.leases.check(work.held), opened)
+    made = await provider.create(job)
+    await work.after("create")
+    return made
+
+
+async def _record(work: Work, made: str) -> None:
+    await work.write(
+        "record", partial(_made, work.run, work.provider.resources(work.run)[-1], made, work.now)
+    )
+
+
+async def observe(work: Work) -> End:
+    """Look how the run stands. A runner that died is started again on its folder: it reports the rest, and that it failed."""
+    run = work.run
+    seen = await work.provider.observe(run)
+    if seen.kind == "ended":
+        return work.moved(
+            RunAct.END,
+            outcome=seen.outcome,
+            error_class=seen.error_class,
+            error_code=seen.error_code,
+            error_reason=seen.error_reason,
+        )
+    if run.is_unwanted or (run.deadline_at is not None and work.now >= run.deadline_at):
+        return work.unwanted()
+    if seen.kind == "working":
+        return _standing(work, seen)
+    if run.tries >= REVIVALS:
+        return work.failed(
+            StepFailed(ErrorClass.MACHINE_LOST, "runner", "its runner is gone and did not come back")
+        )
+    made = await _create(work)
+    await _record(work, made)
+    return Change(work.run, replace(work.run, tries=run.tries + 1), work.now + work.tools.observe_ms)
+
+
+def _standing(work: Work, seen: Observation) -> End:
+    """Follow what its runner does: it works, waits for somebody, was paused, or waits for a usage limit to be over."""
+    run, pause = work.run, work.tools.observe_ms
+    limited = seen.limited_until is not None and work.now < seen.limited_until
+    if limited:
+        state, pause = RunState.SUSPENDED, min(pause, max(1, (seen.limited_until or 0) - work.now))
+    elif seen.paused:
+        state = RunState.PAUSED
+    else:
+        state = RunState.WAITING if seen.waits_for is not None else RunState.RUNNING
+    facts = {"waits_for": seen.waits_for, "resume_at": seen.limited_until if limited else None}
+    if state is not run.state:
+        act = _STANDING.get((run.state, state))
+        if act is None:  # on the way there it runs, for as long as nobody sees it
+            act, pause = _STANDING[run.state, RunState.RUNNING], 0
+        return work.moved(act, pause, **facts)
+    if (run.waits_for, run.resume_at) == (seen.waits_for, facts["resume_at"]):
+        return work.again(pause)
+    return Change(run, replace(run, **facts), work.now + pause)  # type: ignore[arg-type]
+
+
+_STANDING: Final = {
+    (RunState.RUNNING, RunState.WAITING): RunAct.ASK,
+    (RunState.RUNNING, RunState.PAUSED): RunAct.PAUSE,
+    (RunState.RUNNING, RunState.SUSPENDED): RunAct.LIMIT,
+    (RunState.WAITING, RunState.RUNNING): RunAct.ANSWER,
+    (RunState.WAITING, RunState.PAUSED): RunAct.PAUSE,
+    (RunState.PAUSED, RunState.RUNNING): RunAct.GO_ON,
+    (RunState.SUSPENDED, RunState.RUNNING): RunAct.RESUME,
+}
+
+
+async def stop(work: Work) -> End:
+    """End the runner; by then it has reported all, or cannot any more."""
+    await work.before("stop")
+    await work.provider.cancel(work.run)
+    await work.after("stop")
+    return work.moved(RunAct.END)
+
+
+async def clean(work: Work) -> End:
+    """Remove what was made, the last first, and destroy the secrets, whatever became of the rest."""
+    run, provider = work.run, work.provider
+    failure: StepFailed | None = None
+    for each in _made_so_far(await work.tools.database.read(_resources, run)):
+        await work.before("remove")
+        try:
+            await provider.clean(run, each)
+        except Exception as error:  # noqa: BLE001 - a resource that stays holds up no other, and no secret
+            failure = failure_of(error)
+            await work.write("removed", partial(_cleanup, run, each, failure, work.now))
+            continue
+        await work.after("remove")
+        await work.write("removed", partial(_cleanup, run, each, None, work.now))
+    if failure is not None and run.tries < CLEANUPS:
+        pause = BACKOFF_MS[min(run.tries, len(BACKOFF_MS) - 1)]
+        later = replace(run, tries=run.tries + 1, cleanup=CleanupStatus.FAILED_RETRYABLE)
+        return Change(work.run, later, work.now + pause)
+    await work.before("secret")
+    await work.tools.vault.destroy_all(run.workspace, run.id)
+    await work.after("secret")
+    return _end(work, CleanupStatus.SUCCEEDED if failure is None else CleanupStatus.FAILED_TERMINAL)
+
+
+async def lose(work: Work) -> End:
+    """Judge a run whose machine is silent: one whose runner still reports stays; one that never had the prompt begins again. What
+    was made there stays where it is, as its cleanup says; its secrets go."""
+    run = work.run
+    if run.state is RunState.CLEANING:
+        return await _ended_uncleaned(work)
+    seen = await work.provider.observe(run)
+    if seen.kind == "working":
+        return work.again(work.tools.observe_ms)
+    if seen.kind == "ended" or run.state is RunState.CANCELLING:
+        return work.moved(RunAct.END, outcome=run.outcome or seen.outcome)
+    handed = await work.tools.database.read(_was_handed, run)
+    if run.state in (RunState.PREPARING, RunState.STARTING) and not handed:
+        await work.before("restart")
+        return work.moved(RunAct.RESTART, machine="")
+    return work.failed(
+        StepFailed(
+            ErrorClass.MACHINE_LOST, "machine", "its machine is lost, and the prompt may have had an effect"
+        )
+    )
+
+
+async def _ended_uncleaned(work: Work) -> Change:
+    await work.before("secret")
+    await work.tools.vault.destroy_all(work.run.workspace, work.run.id)
+    await work.after("secret")
+    return _end(work, CleanupStatus.FAILED_TERMINAL)
+
+
+def _end(work: Work, cleanup: CleanupStatus) -> Change:
+    run = work.run
+    done = work.moved(
+        RunAct.CLEAN, cleanup=cleanup, ended_at=work.now, secret_id=None, machine="", has_slot=False
+    )
+    return replace(
+        done, next_check_at=None, slot="give" if run.has_slot else None, ends_attempt=run.attempt > 0
+    )
+
+
+def _journal(run: Run, resources: tuple[RunResource, ...], now_ms: int) -> Transaction[None]:
+    yield SQL.add_attempt(
+        id=run.attempt_id,
+        workspace=run.workspace,
+        run=run.id,
+        number=run.attempt,
+        machine=run.machine,
+        now=now_ms,
+    )
+    for each in resources:
+        yield SQL.intend(
+            run=run.id,
+            name=each.name,
+            workspace=run.workspace,
+            attempt=run.attempt,
+            kind=each.kind,
+            now=now_ms,
+        )
+
+
+def _handed(run: Run, now_ms: int) -> Transaction[None]:
+    yield SQL.note_handed(workspace=run.workspace, id=run.attempt_id, now=now_ms)
+
+
+def _was_handed(run: Run) -> Transaction[bool]:
+    rows = yield SQL.attempt(workspace=run.workspace, run=run.id, number=run.attempt)
+    return any(row["handed_at"] is not None for row in rows)
+
+
+def _made(run: Run, resource: RunResource, external_id: str | None, now_ms: int) -> Transaction[None]:
+    yield SQL.note_made(
+        workspace=run.workspace, run=run.id, name=resource.name, external_id=external_id, now=now_ms
+    )
+
+
+def _resources(run: Run) -> Transaction[list[tuple[RunResource, str]]]:
+    rows = yield SQL.resources(workspace=run.workspace, run=run.id)
+    return [(RunResource(row["kind"], row["name"]), row["state"]) for row in rows]
+
+
+def _made_so_far(found: list[tuple[RunResource, str]]) -> list[RunResource]:
+    """List what is there or may be, runners before the folders that they work in."""
+    left = [each for each, state in found if state in ("intended", "made")]
+    return sorted(left, key=lambda each: each.kind, reverse=True)
+
+
+def _cleanup(run: Run, resource: RunResource, failure: StepFailed | None, now_ms: int) -> Transaction[None]:
+    yield SQL.add_cleanup(
+        run=run.id,
+        name=resource.name,
+        number=run.tries + 1,
+        workspace=run.workspace,
+        status="succeeded"
+        if failure is None
+        else "failed_retryable"
+        if run.tries < CLEANUPS
+        else "failed_terminal",
+        error_code=None if failure is None else failure.code,
+        error_reason=None if failure is None else failure.reason,
+        now=now_ms,
+    )
+    if failure is None:
+        yield SQL.note_gone(workspace=run.workspace, run=run.id, name=resource.name, state="gone", now=now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`effects` in their order: the test that kills at each is made of this list. `yields` to a request for the run's end."""
+
+    name: str
+    states: frozenset[RunState]
+    effects: tuple[str, ...]
+    work: Callable[[Work], Awaitable[End]]
+    yields: bool = False
+
+
+STEPS: Final = (
+    Step("admit", frozenset({RunState.QUEUED}), ("slot",), admit, yields=True),
+    Step("prepare", frozenset({RunState.PREPARING}), ("journal", "folders", "record"), prepare, yields=True),
+    Step("start", frozenset({RunState.STARTING}), ("register", "create", "record"), start, yields=True),
+    Step(
+        "observe",
+        frozenset({RunState.RUNNING, RunState.WAITING, RunState.PAUSED, RunState.SUSPENDED}),
+        ("register", "create", "record"),
+        observe,
+        yields=True,
+    ),
+    Step("stop", frozenset({RunState.CANCELLING}), ("stop",), stop),
+    Step("clean", frozenset({RunState.CLEANING}), ("remove", "removed", "secret"), clean),
+)
+LOSE: Final = Step(
+    "lose", frozenset(), ("restart", "secret"), lose
+)  # in the place of any other, for a lost machine
+BY_STATE: Final = {state: step for step in STEPS for state in step.states}

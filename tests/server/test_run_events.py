@@ -1,0 +1,326 @@
+"""Reports of runners become a run's events: sealed, once, whole, read and followed at any server, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from tests.server.rig import BOTH, Rig, open_rig
+from tests.store.canary import logged, new_canary, search, stored
+
+from legation.approvals.approval import new_approval_id
+from legation.runs.events import LOOP_LENGTH, PAGE_CAP, RunFeed
+from legation.runs.run import SQL
+from legation.store.database.transaction import rows
+from legation.wire.api.runs import RunSubmission
+from legation.wire.callbacks import signed_headers, token_digest
+
+pytestmark = pytest.mark.heavy
+
+TOKEN = "a-token-of-a-runner"
+
+
+@pytest.fixture(params=BOTH)
+async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
+    async with asyncio.timeout(170), open_rig(request.param, tmp_path, request) as made:
+        yield made
+
+
+class Reporting:
+    """A run with a runner, as a worker has left them, and what the runner reports."""
+
+    def __init__(self, rig: Rig, run: str) -> None:
+        self.rig = rig
+        self.run = run
+        self.runner = f"{run}-1"
+        self.nonces = 0
+
+    @classmethod
+    async def of(cls, rig: Rig, prompt: str = "go") -> Reporting:
+        by = await rig.principal(rig.people["operator"])
+        done = await rig.services.runs.submit(by, RunSubmission(agent="rehearsal", prompt=prompt))
+        now = rig.clock.now_ms()
+        made = cls(rig, done.run_id)
+        await rig.services.database.transact(
+            rows,
+            SQL.register_runner(
+                id=made.runner,
+                workspace="local",
+                token_digest=token_digest(TOKEN),
+                machine="m1",
+                run=made.run,
+                attempt=1,
+                now=now,
+            ),
+        )
+        await made.set_state("running")
+        return made
+
+    async def set_state(self, state: str) -> None:
+        now = self.rig.clock.now_ms()
+        await self.rig.rows(
+            f"update run set state = '{state}', attempt = 1, started_at = {now} where id = '{self.run}'"
+        )
+
+    async def report(
+        self, sequence: int, *updates: object, kind: str = "session_update", **more: object
+    ) -> Any:
+        body = {
+            "kind": kind,
+            "runId": self.run,
+            "taskId": "t",
+            "sandboxId": "b",
+            "promptId": self.runner,
+            "sequence": sequence,
+            "notifications": [{"sessionId": "s", "update": update} for update in updates],
+            "snapshot": {},
+            **more,
+        }
+        content = json.dumps(body).encode()
+        self.nonces += 1
+        headers = signed_headers(TOKEN, content, self.rig.clock.now_ms(), f"nonce-{self.nonces:08}")
+        path = f"/v1/runs/{self.runner}/reports"
+        answer = await self.rig.client.post(path, content=content, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def get(self, below: str = "", who: str = "viewer") -> httpx2.Response:
+        headers = await self.rig.bearer(self.rig.people[who])
+        return await self.rig.client.get(f"/v1/runs/{self.run}{below}", headers=headers)
+
+
+def said(text: str) -> dict[str, object]:
+    return {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+
+
+def called(number: int, title: str = "Run tests") -> dict[str, object]:
+    return {"sessionUpdate": "tool_call", "toolCallId": f"c{number}", "title": title, "rawInput": {"a": 1}}
+
+
+async def test_reports_become_events_once_with_usage_and_the_end(rig: Rig) -> None:
+    made = await Reporting.of(rig)
+    await made.report(1, said("one"), said("two"))
+    cost = {
+        "sessionUpdate": "usage_update",
+        "used": 1,
+        "size": 2,
+        "cost": {"amount": 0.25, "currency": "USD"},
+    }
+    await made.report(2, cost, {"sessionUpdate": "of_tomorrow"})
+    assert not (await made.report(2, cost))["fresh"]
+    assert not (await made.report(1, said("late")))["fresh"]
+    usage = {"inputTokens": 7, "outputTokens": 5}
+    await made.report(3, kind="prompt_complete", stopReason="end_turn", usage=usage)
+    page = (await made.get("/events")).json()
+    assert [(each["seq"], each["attempt"], each["type"]) for each in page["items"]] == [
+        (1, 1, "agent-message-chunk"),
+        (2, 1, "agent-message-chunk"),
+        (3, 1, "usage-update"),
+        (4, 1, "unrecognized-update"),
+        (5, 1, "prompt-finished"),
+    ]
+    assert page["items"][1]["payload"] == {"sessionId": "s", "update": said("two")}
+    assert page["items"][4]["payload"]["usage"] == usage
+    assert page["next"] is None
+    first = (await made.get("/events?limit=2")).json()
+    assert ([each["seq"] for each in first["items"]], first["next"]) == ([1, 2], "2")
+    bare = (await made.get("/events?after=3&content=false")).json()["items"]
+    assert [(each["seq"], each["payload"]) for each in bare] == [(4, None), (5, None)]
+    assert (await made.get("/events?after=6")).status_code == 409
+    ledger = {
+        (row["source"], row["kind"], row["user_id"]): row["amount"]
+        for row in await rig.rows("select source, kind, user_id, amount from usage_ledger")
+    }
+    user = rig.people["operator"]
+    assert ledger == {
+        ("attempt:1", "cost_microusd", user): 250_000,
+        ("event:5", "input_tokens", user): 7,
+        ("event:5", "output_tokens", user): 5,
+    }
+
+
+async def test_a_line_above_the_page_cap_is_a_sealed_blob_and_given_back_whole(
+    rig: Rig, tmp_path: Path
+) -> None:
+    made = await Reporting.of(rig)
+    canary = new_canary("long").replace('"', "'")
+    long = said(canary + "x" * PAGE_CAP)
+    await made.report(1, said("before"))
+    await made.report(2, long)
+    await made.report(3, said("behind"))
+    (row,) = await rig.rows("select seq, blob, bytes from run_event where blob is not null")
+    assert (row["seq"], row["bytes"] > PAGE_CAP) == (2, True)
+    sealed = await rig.services.blobs.read(row["blob"], 2 * PAGE_CAP)
+    assert search({"blob": sealed}, [canary]) == []
+    items = (await made.get("/events")).json()["items"]
+    assert [each["payload"]["update"] for each in items] == [said("before"), long, said("behind")]
+
+
+async def test_events_are_followed_live_from_any_server_until_the_run_has_ended(rig: Rig) -> None:
+    made = await Reporting.of(rig)
+    await made.report(1, said("one"))
+    other = RunFeed(rig.services.database, rig.services.run_events)  # of another server
+    async with other:
+        source = await other.find(made.run, "local")
+        assert source is not None
+        assert (source.head, source.ended) == (1, False)
+        news = source.news
+        await made.report(2, said("two"), said("three"))
+        await news.wait()
+        assert source.head == 3
+        assert [event.seq for event in await source.read_older(1)] == [2, 3]
+        assert await other.find(made.run, rig.other) is None
+    follow = asyncio.create_task(made.get("/events/sse?after=1"))
+    await made.report(3, said("four"))
+    await made.set_state("succeeded")
+    body = (await follow).text
+    frames = [frame for frame in body.split("\n\n") if frame.startswith("id: ")]
+    assert [frame.split("\n")[0] for frame in frames] == ["id: 2", "id: 3", "id: 4"]
+    assert 'event: end\ndata: {"reason":"ended"}' in body
+    # Among many, its end is its own: the body goes on for the others, and ends with the last of them.
+    second = await Reporting.of(rig)
+    await second.report(1, said("of another"))
+    headers = await rig.bearer(rig.people["viewer"])
+    many = f"/v1/stream?streams={made.run}@3,{second.run}@0"
+    both = asyncio.create_task(rig.client.get(many, headers=headers))
+    await second.report(2, said("still heard"))
+    await second.set_state("failed")
+    told = (await both).text
+    for run in (made.run, second.run):
+        assert f'event: end\ndata: {{"stream":"{run}","reason":"ended"}}' in told
+    assert "still heard" in told
+    assert "event: bye" not in told
+
+
+async def test_liveness_is_told_by_progress(rig: Rig) -> None:
+    made = await Reporting.of(rig)
+
+    async def liveness() -> str:
+        return str((await made.get()).json()["liveness"])
+
+    assert await liveness() == "working"
+    rig.clock.advance(120)
+    assert await liveness() == "waiting-on-provider"
+    await made.report(1, called(1))
+    rig.clock.advance(120)
+    assert await liveness() == "working"  # a tool takes its time
+    rig.clock.advance(600)
+    assert await liveness() == "hung"
+    await made.report(2, *(called(number) for number in range(2, LOOP_LENGTH)))
+    assert await liveness() == "working"
+    await made.report(3, called(LOOP_LENGTH))
+    assert await liveness() == "looping"
+    await made.report(4, called(99, "Another"))
+    assert await liveness() == "working"
+    for state, wanted in (
+        ("waiting", "waiting-on-you"),
+        ("suspended", "waiting-on-provider"),
+        ("paused", "idle"),
+        ("succeeded", "idle"),
+    ):
+        await made.set_state(state)
+        assert await liveness() == wanted
+
+
+async def test_no_canary_is_in_any_table_log_error_or_audit_row(
+    rig: Rig, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    key, header, prompt, output, thought, name = map(
+        new_canary, ("key", "header", "prompt", "output", "payload", "idempotency")
+    )
+    name = name[:60].replace('"', "").replace("é", "")
+    headers = await rig.bearer(rig.people["operator"])
+    good = {
+        "agent": "claude",
+        "prompt": prompt,
+        "mcpServers": {"m": {"type": "remote", "url": "https://m.example"}},
+        "secrets": {
+            "anthropic": {"apiKey": key},
+            "mcpServers": [{"name": "m", "headers": {"Authorization": header}}],
+        },
+        "idempotencyKey": name,
+    }
+    told = [(await rig.client.post("/v1/runs", json=good, headers=headers)).text]
+    template = {"name": "t", "run": {"agent": "rehearsal", "prompts": [prompt]}}
+    told += [(await rig.client.post("/v1/templates", json=template, headers=headers)).text]
+    wrong: list[dict[str, Any]] = [
+        {**good, "agent": "rehearsal"},
+        {**good, "prompt": prompt + "other"},
+        {**good, "secrets": {**good["secrets"], "openai": {"apiKey": key}}},  # type: ignore[dict-item]
+        {**good, "secrets": {"anthropic": {"apiKey": [key]}}},
+        {
+            **good,
+            "secrets": {
+                "anthropic": {"apiKey": key},
+                "mcpServers": [{"name": "m", "headers": {"é": header}}],
+            },
+        },
+        {**good, "variables": {"token": key}},
+    ]
+    for body in wrong:
+        answer = await rig.client.post("/v1/runs", json=body, headers=headers)
+        assert answer.status_code in (400, 409), answer.text
+        told.append(answer.text)
+    made = await Reporting.of(rig, prompt)
+    await made.report(1, said(output), {"sessionUpdate": "agent_thought_chunk", "x": thought})
+    await made.report(2, kind="prompt_failed", error={"message": output, "code": output}, stderrTail=thought)
+    told += [(await made.get()).text, (await made.get("/events?content=false")).text]
+    audit = await rig.client.get("/v1/audit", headers=await rig.bearer(rig.people["owner"]))
+    places = {
+        **await stored(rig.services.database, request),  # type: ignore[arg-type]
+        "log": logged(caplog),
+        "told": "".join(told).encode(),
+        "audit": audit.content,
+    }
+    assert search(places, [key, header, prompt, output, thought, name]) == []
+    assert output in (await made.get("/events")).json()["items"][0]["payload"]["update"]["content"]["text"]
+
+
+async def test_decisions_changes_and_details_of_a_run_are_told(rig: Rig) -> None:
+    made = await Reporting.of(rig, "#!rehearse\n\nFix the cache\nand more")
+    assert (await made.get("/changes")).json()["attempt"] is None
+    approval = new_approval_id(rig.clock.now_ms())
+    action = {"agent": "rehearsal", "tool": "Write", "kind": "edit", "params": {"path": "/repo/a.txt"}}
+    asked = {"id": approval, "title": "Write a.txt", "action": action, "options": [], "askedAt": 5}
+    await made.report(1, said("one"), kind="session_update")
+    await made.report(2, kind="permission_request", permission={**asked, "toolCallId": "c1"})
+    user = rig.people["operator"]
+    answer = {"id": approval, "outcome": "denied", "by": f"user:{user}", "reason": "careful:edit"}
+    await made.report(3, kind="permission_resolved", permission=answer)
+    patch = "--- a/a.txt\n+++ b/a.txt\n@@ -1 +1 @@\n-old\n+new\n"
+    changes = {"patch": patch, "files": [{"path": "a.txt", "status": "modified", "added": 1, "removed": 1}]}
+    usage = {"inputTokens": 7, "outputTokens": 5}
+    await made.report(4, kind="prompt_complete", stopReason="end_turn", usage=usage, changes=changes)
+    assert not (await made.report(3, kind="permission_resolved", permission=answer))["fresh"]
+    items = (await made.get("/events")).json()["items"]
+    assert [each["type"] for each in items] == [
+        "agent-message-chunk",
+        "permission-asked",
+        "permission-answered",
+        "prompt-finished",
+    ]
+    assert items[1]["payload"]["toolCallId"] == "c1"
+    assert items[2]["payload"]["byName"]
+    told = (await made.get("/changes")).json()
+    assert (told["attempt"], told["patch"]) == (1, patch)
+    assert told["files"] == [
+        {"path": "a.txt", "status": "modified", "added": 1, "removed": 1, "binary": False}
+    ]
+    details = (await made.get("/details")).json()
+    assert details["submission"]["prompts"] == ["#!rehearse\n\nFix the cache\nand more"]
+    assert details["usage"] == {"inputTokens": 7, "outputTokens": 5, "costUsd": None}
+    assert [each["kind"] for each in details["cleanup"]] == ["secrets"]
+    headers = await rig.bearer(rig.people["viewer"])
+    (row,) = (await rig.client.get("/v1/runs?details=true", headers=headers)).json()["items"]
+    assert (row["id"], row["title"], row["liveness"]) == (made.run, "Fix the cache", "working")
+    (row,) = (await rig.client.get("/v1/runs", headers=headers)).json()["items"]
+    assert row["title"] is None
+    pages = await rig.rows("select body from content_page")
+    assert not any(b"old" in bytes(each["body"]) for each in pages)

@@ -1,0 +1,72 @@
+"""The README, typed in its order at a terminal, by somebody who has just installed the command as it says."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.fresh_clone import INSTALL_LIMIT, ROOT, fresh_clone, newcomer_environment
+
+from legation.cli.approver import ANSWERS
+from legation.cli.demo import make_demo_repo
+
+pytestmark = [pytest.mark.heavy, pytest.mark.network, pytest.mark.timeout(2 * INSTALL_LIMIT)]
+
+# Another terminal: it stays there, and who goes on here waits until it is up.
+UP = 'legation() { if [ "$1" = up ]; then command legation "$@" & until command legation status; do sleep 0.2; done; else command legation "$@"; fi; }'
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+def type_at_a_terminal(script: str, folder: Path, env: dict[str, str]) -> tuple[int, str]:
+    """Run it by bash, stop at the first command that fails, and say yes to what is asked. The exit code, and what was shown."""
+    shell, terminal = pty.fork()
+    if shell == 0:
+        os.chdir(folder)
+        os.execve("/bin/bash", ["bash", "-euc", script], env)
+    shown, asked, deadline = "", 0, time.monotonic() + INSTALL_LIMIT
+    while select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        try:
+            shown += os.read(terminal, 65536).decode(errors="replace")
+        except OSError:  # nobody is left at its other end
+            break
+        if shown.count(ANSWERS) > asked:
+            asked += 1
+            os.write(terminal, b"y\n")
+    else:
+        os.killpg(shell, signal.SIGKILL)
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(shell, 0)[1]), shown.replace("\r\n", "\n")
+
+
+def test_the_readme_can_be_typed_in_its_order(tmp_path: Path) -> None:
+    clone, home = fresh_clone(tmp_path / "clone"), tmp_path / "home"
+    env = newcomer_environment(home) | {"USER": "you", "TERM": "dumb"}
+    make_demo_repo(home / "my-project")
+    first, *rest = blocks()
+    assert first.startswith("./dev up ")  # tests/test_newcomer.py types these
+    code, shown = type_at_a_terminal("\n".join(["set -o pipefail", UP, *rest]), clone, env)
+    assert code == 0, shown
+    for told in (
+        "1 file(s) changed, +1 -1",
+        "Legation is up: http://",
+        "rehearsal",
+        "human_approval by careful:ask",
+        "stopped (pid ",
+    ):
+        assert told in shown, shown
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", *sorted(f"docs/{each.name}" for each in (ROOT / "docs").glob("*.md"))]
+)
+def test_a_page_for_users_names_public_systems_and_not_our_papers(page: str) -> None:
+    assert not re.search(r"\bseed(s|'s)?\b", (ROOT / page).read_text(), re.IGNORECASE)
