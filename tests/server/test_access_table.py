@@ -264,7 +264,6 @@ NEEDS_A_TURN = {
     ("POST", "/v1/runs/{id}/resume"),
     ("POST", "/v1/runs/{id}/messages"),
     ("POST", "/v1/runs/{id}/pause"),
-    ("GET", "/v1/runs/{id}/changes"),
 }  # or a failure, or an agent that is at work, of which there is none
 ONLY_EMBEDDED = {("GET", "/v1/backup")}
 
