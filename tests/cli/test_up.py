@@ -235,20 +235,6 @@ def test_others_are_not_let_in_without_a_token(tmp_path: Path) -> None:
     assert not (tmp_path / ".local").exists()
 
 
-def test_a_server_that_is_to_have_no_token_lets_nobody_in_without_one(tmp_path: Path) -> None:
-    """Words of sandbox-agent's server, which programs that start it may say."""
-    words = ("--no-token", "--no-telemetry")
-    refused = legation(tmp_path, "server", "--host", "0.0.0.0", *words)
-    assert (refused.returncode, "LEGATION_TOKEN is missing" in refused.stderr) == (2, True)
-    with running(tmp_path, "server", *words, LEGATION_TOKEN="t" * 30) as server:
-        begun = server.line()
-        url = server.server_file().url
-        assert httpx2.get(f"{url}/v1/health").status_code == 200
-        assert httpx2.get(f"{url}/v1/sessions").status_code == 401
-        server.stop_and_read()
-        assert "--no-token is not obeyed" in begun + server.said.decode()
-
-
 def test_with_postgres_every_missing_key_is_named_at_once(tmp_path: Path) -> None:
     url = "postgresql://u:canary-pw@127.0.0.1:1/x"
     refused = legation(tmp_path, "server", LEGATION_DATABASE_URL=url)
