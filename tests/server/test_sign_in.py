@@ -284,7 +284,7 @@ async def ask_for_mail(rig: Rig, email: str) -> httpx2.Response:
 async def test_without_a_mail_server_no_link_is_sent_and_the_page_is_told(rig: Rig) -> None:
     assert (await rig.client.get("/v1/sign-in-ways")).json() == {"mail": False}
     answer = await ask_for_mail(rig, "ada@example.org")
-    assert (answer.status_code, "no mail server is set" in answer.json()["detail"]) == (503, True)
+    assert (answer.status_code, "no mail server is set" in answer.json()["detail"]) == (409, True)
 
 
 @pytest.mark.parametrize("dialect", BOTH)

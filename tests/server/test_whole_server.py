@@ -29,9 +29,13 @@ pytestmark = pytest.mark.heavy
 
 STOPS_IT = ("stop",)
 # Valid by their schema and refused all the same, for what no schema can say: the owner's maximum, an agent's name as
-# a label, a text that is no policy, an agent that must be named, what is no JSON-RPC. Every other check holds.
+# a label, a text that is no policy, an agent that must be named, what is no JSON-RPC, an id
+# of too many bytes or several lines. Every other check holds.
 REFUSES_MORE = (
     "postAcpMessage",
+    "deleteAcpServer",
+    "postStreamableMessage",
+    "deleteStreamableConnection",
     "giveGrant",
     "createToken",
     "replayPolicy",

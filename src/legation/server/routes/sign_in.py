@@ -16,7 +16,6 @@ from legation.errors import (
     NotFound,
     RateLimited,
     Unauthenticated,
-    Unavailable,
 )
 from legation.server.auth import Cookies, new_session
 from legation.server.http.pages import add_page
@@ -96,15 +95,13 @@ async def read_sign_in_ways(call: Call) -> SignInWays:
     return SignInWays(mail=_sends_mail(call.services))
 
 
-@routes.post("/v1/sign-in-mails", access=OPEN, status=202, errors=(Forbidden, RateLimited, Unavailable))
+@routes.post("/v1/sign-in-mails", access=OPEN, status=202, errors=(Forbidden, RateLimited, Conflict))
 async def mail_sign_in_link(call: Call, body: SignInMail) -> RouteReply[None]:
     """Have a sign-in link sent to an address, where it is a user's. The answer is the same for every address, and comes before
     anybody looks whose it is."""
     services = call.services
     if not _sends_mail(services):
-        raise Unavailable(
-            "cannot send a link by mail: no mail server is set; `legation users link` makes one"
-        )
+        raise Conflict("cannot send a link by mail: no mail server is set; `legation users link` makes one")
     OwnOrigins(services.public_url, services.settings.cors_origins).check_page(call.request)
     if await count_link_mail(call, body.email):
         services.mail_tasks.start(_mail_link(services, body.email))
