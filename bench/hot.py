@@ -15,12 +15,13 @@ from pathlib import Path
 
 from bench.approvals import CALLERS, NOW, PERSON, call, proposal, rules, run
 from bench.measure import Sample, Stopwatch, emit
+from legation.approvals import upkeep
 from legation.approvals.approval import ApprovalAnswer, Proposal
 from legation.approvals.door import Door
-from legation.approvals.queue import ApprovalQueue
+from legation.approvals.policies import Policies
+from legation.approvals.queue import ApprovalQueue, Attendance
 from legation.approvals.trace.chain import Chain, Ledger
 from legation.approvals.transitions import Transitions
-from legation.approvals.upkeep import SignsOfLife
 from legation.clock import SystemClock
 from legation.secret import Secret
 from legation.store.counters import Buckets, Limit
@@ -55,9 +56,7 @@ async def measure(database: SqliteDatabase | PostgresDatabase, scratch: Path) ->
     sealer = Sealer(KeyRing(make_key(Secret(new_key_text(), "vault-key"))))
     clock, chain = SystemClock(), Chain("bench", sealer, at_once=database.dialect == "postgres")
     ledger, approvals = Ledger(database, chain), Transitions(chain)
-    queue = ApprovalQueue(ledger, clock, "bench")
-    await SignsOfLife().sign(queue)
-    door = Door(queue, rules(scratch))
+    door = await opened_door(ApprovalQueue(ledger, clock, "bench"), rules(scratch))
     buckets, vault = Buckets(database, clock), Vault(database, sealer, clock)
     await database.transact(run, "workspace")
     asked = [proposal(number) for number in range(DISTURBED + ANSWERS)]
@@ -84,6 +83,13 @@ async def measure(database: SqliteDatabase | PostgresDatabase, scratch: Path) ->
         spent = (await by_all(count, work)).stop()
         sample |= {f"{name}s/s": count / spent.wall, f"CPU µs/{name}": spent.cpu / count * 1e6}
     return sample
+
+
+async def opened_door(queue: ApprovalQueue, policies: Policies) -> Door:
+    if not hasattr(upkeep, "SignsOfLife"):  # 4acc199, the landed code that the targets are multiples of
+        return Door(queue, policies, Attendance(queue.ledger.database, queue.clock))  # type: ignore[arg-type]
+    await upkeep.SignsOfLife().sign(queue)
+    return Door(queue, policies)
 
 
 def _asked(approvals: Transitions, asked: list[Proposal]) -> Transaction[None]:

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.heavy
 
 LIMIT = 120.0  # seconds: the servers' time on a busy machine
 DEAD = 6.0  # seconds: `waiter_dead` of these servers
-ROUNDS = pytest.mark.parametrize("rounds", [2, pytest.param(100, marks=pytest.mark.slow)])
+SERVERS = 5  # that die at once, beside the one that stays
 POLICY = """
 name: p
 loop: off
@@ -81,12 +81,16 @@ class Server:
     async def answer(self, approval: str, verb: str = "approve") -> httpx2.Response:
         return await self.owner.post(f"/approvals/{approval}/{verb}", json={})
 
-    async def pending(self, many: int) -> dict[str, dict[str, Any]]:
+    async def pending(
+        self, many: int, is_wanted: Callable[[dict[str, Any]], bool] = lambda _: True
+    ) -> dict[str, dict[str, Any]]:
         """Until so many wait, by id."""
         async with asyncio.timeout(LIMIT):
-            while len(found := (await self.owner.get("/approvals?status=pending&limit=500")).json()) < many:
+            while True:
+                listed = (await self.owner.get("/approvals?status=pending&limit=500")).json()
+                if len(found := [each for each in listed if is_wanted(each)]) >= many:
+                    return {each["id"]: each for each in found}
                 await asyncio.sleep(0.05)
-        return {each["id"]: each for each in found}
 
     async def approval(self, approval: str) -> dict[str, Any]:
         found: dict[str, Any] = (await self.owner.get(f"/approvals/{approval}")).json()
@@ -206,68 +210,85 @@ async def must_be_refused(server: Server, approval: str) -> None:
         assert answer.json()["detail"].startswith("cannot ")
 
 
+def is_of(approval: dict[str, Any], number: int) -> bool:
+    """Tell what is of one round: those of the others are pending beside it."""
+    said = approval["params"].get("n") or approval["params"].get("command") or ""
+    return (
+        approval["session_id"] == f"ses-{number}"
+        or said.startswith(f"{number}-")
+        or said == f"deploy run:{number}"
+    )
+
+
+async def a_dies(
+    shared: Installation, b: Server, name: str, number: int, together: asyncio.Barrier
+) -> set[str]:
+    """Kill a server in the midst of it all, and see what comes of that at B. Return what was asked."""
+    async with AsyncExitStack() as stack:
+        a = await stack.enter_async_context(shared.server(name))
+        if number >= SERVERS:  # it is back, and with it the sessions that it had
+            assert (await b.owner.get(f"/v1/sessions/ses-{number - SERVERS}")).status_code == 200
+        keys = [f"key-{number}-{n}" for n in range(2)]
+        calls = [asyncio.create_task(a.call(key, f"{number}-{key}")) for key in keys]
+        plain = asyncio.create_task(a.call(None, f"{number}-plain"))
+        runner = stack.enter_context(shared.stand_in(f"run:{number}", a, b))
+        run = await runner.says("asked")
+        await a.ask_in_session(f"ses-{number}")
+        pending = await b.pending(5, lambda each: is_of(each, number))
+        (in_session,) = (id_ for id_, each in pending.items() if each["session_id"] == f"ses-{number}")
+        (of_plain,) = (id_ for id_, each in pending.items() if each["params"] == {"n": f"{number}-plain"})
+        ends_with_a = {in_session, of_plain}
+        outlives = pending.keys() - ends_with_a
+        assert run in outlives
+        await together.wait()  # one that dies a moment later would have taken over what this one leaves
+        a.kill()
+        assert [await call for call in calls] == [None, None]
+        assert await plain is None
+        # Before it is known that A is gone: nobody hears "approved" with nothing behind it.
+        early = [asyncio.create_task(b.answer(each)) for each in ends_with_a]
+        away = await b.owner.get(f"/v1/sessions/ses-{number}")
+        assert away.status_code == 503, away.text
+        assert a.url in away.json()["detail"]
+        assert [(await b.answer(each)).status_code for each in outlives] == [200] * 3
+        assert await runner.says("told") == "approved"
+        assert await runner.says("used") == "200"
+        await runner.says("done")
+        for answer in await asyncio.gather(*early):
+            assert answer.status_code == 409, answer.text
+        back = await asyncio.gather(*(b.call(key, f"{number}-{key}") for key in keys))
+        for response, key in zip(back, keys, strict=True):
+            assert response is not None
+            assert response.status_code == 200, response.text
+            assert response.json()["result"] == {"got": {"n": f"{number}-{key}"}}
+            assert response.json()["approval_id"] in outlives
+        for each in ends_with_a:
+            found = await b.until(each, "superseded")
+            assert found["why"]
+            await must_be_refused(b, each)
+        for each in outlives:
+            await must_be_refused(b, each)
+        still_away = await b.owner.get(f"/v1/sessions/ses-{number}")
+        assert still_away.status_code == 503, still_away.text
+        assert a.url in still_away.json()["detail"]
+    await together.wait()
+    return {*pending}
+
+
 @pytest.mark.timeout(7200)  # a hundred times a start, a death and what comes of it
-@ROUNDS
+@pytest.mark.parametrize("rounds", [10, pytest.param(100, marks=pytest.mark.slow)])
 async def test_a_server_dies_and_what_outlives_it_is_answered_once_at_another(
     shared: Installation, backend: Backend, rounds: int
 ) -> None:
-    ids = set[str]()
+    ids, together = set[str](), asyncio.Barrier(SERVERS)
+
+    async def lives_of(first: int) -> None:
+        for number in range(first, rounds, SERVERS):
+            ids.update(await a_dies(shared, b, f"a{first}", number, together))
+
     async with shared.server("b") as b:
-        for number in range(rounds):
-            async with AsyncExitStack() as stack:
-                a = await stack.enter_async_context(shared.server("a"))
-                if number:  # it is back, and with it the sessions that it had
-                    assert (await b.owner.get(f"/v1/sessions/ses-{number - 1}")).status_code == 200
-                keys = [f"key-{number}-{n}" for n in range(2)]
-                calls = [asyncio.create_task(a.call(key, f"{number}-{key}")) for key in keys]
-                plain = asyncio.create_task(a.call(None, f"{number}-plain"))
-                runner = stack.enter_context(shared.stand_in(f"run:{number}", a, b))
-                run = await runner.says("asked")
-                await a.ask_in_session(f"ses-{number}")
-                pending = await b.pending(5)
-                ids |= pending.keys()
-                (asked_in_session,) = (
-                    each["id"] for each in pending.values() if each["session_id"] == f"ses-{number}"
-                )
-                (of_plain,) = (
-                    id_ for id_, each in pending.items() if each["params"] == {"n": f"{number}-plain"}
-                )
-                ends_with_a, outlives = (
-                    {asked_in_session, of_plain},
-                    pending.keys()
-                    - {
-                        asked_in_session,
-                        of_plain,
-                    },
-                )
-                assert run in outlives
-                a.kill()
-                assert [await call for call in calls] == [None, None]
-                assert await plain is None
-                # Before it is known that A is gone: nobody hears "approved" with nothing behind it.
-                early = [asyncio.create_task(b.answer(each)) for each in ends_with_a]
-                away = await b.owner.get(f"/v1/sessions/ses-{number}")
-                assert away.status_code == 503, away.text
-                assert a.url in away.json()["detail"]
-                answers = [(await b.answer(each)).status_code for each in outlives]
-                assert answers == [200] * 3
-                assert await runner.says("told") == "approved"
-                assert await runner.says("used") == "200"
-                await runner.says("done")
-                for answer in await asyncio.gather(*early):
-                    assert answer.status_code == 409, answer.text
-                back = await asyncio.gather(*(b.call(key, f"{number}-{key}") for key in keys))
-                for response, key in zip(back, keys, strict=True):
-                    assert response is not None
-                    assert response.status_code == 200, response.text
-                    assert response.json()["result"] == {"got": {"n": f"{number}-{key}"}}
-                    assert response.json()["approval_id"] in outlives
-                for each in ends_with_a:
-                    found = await b.until(each, "superseded")
-                    assert found["why"]
-                    await must_be_refused(b, each)
-                for each in outlives:
-                    await must_be_refused(b, each)
+        async with asyncio.TaskGroup() as servers:
+            for first in range(SERVERS):
+                servers.create_task(lives_of(first))
         assert (await b.owner.get("/approvals?status=pending")).json() == []
         verified = (await b.owner.get("/v1/trace/verify")).json()
         assert [report["problems"] for report in verified] == [[]] * len(verified)

@@ -41,14 +41,15 @@ ANSWERED_ANYWHERE = {
 
 
 def test_every_route_that_names_a_session_or_a_stream_leads_to_its_server() -> None:
-    about = re.compile(r"session|streams?$|server_id", re.IGNORECASE)
+    about = re.compile(r"session|streams?$|server_id|connection", re.IGNORECASE)
     for each in (operation for group in ROUTES for operation in group.operations):
         named = [one for one in each.contract.parameters if about.search(one.wire)]
         if not named and not re.match(r"/v1/(sessions|streams|acp)/", each.path):
             continue
         query = "&".join(f"{one.wire}=s" for one in named if one.place == "query").encode()
         path = dict.fromkeys(re.findall(r"\{(\w+)\}", each.path), "s")
-        call: Any = SimpleNamespace(request=SimpleNamespace(scope={"query_string": query}))
+        headers = {one.wire.lower(): "s" for one in named if one.place == "header"}
+        call: Any = SimpleNamespace(request=SimpleNamespace(scope={"query_string": query}, headers=headers))
         anywhere = f"{each.method} {each.path}" in ANSWERED_ANYWHERE
         assert bool(_names(call, each.path, path)) is not anywhere, f"{each.method} {each.path}"
 

@@ -1,6 +1,9 @@
 """A database of an earlier release, with data in it, brought up to this one."""
 
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.approvals.installation import NOW, Installation
@@ -12,11 +15,14 @@ from legation.approvals import grants
 from legation.approvals.listing import views
 from legation.approvals.policy.facts import Facts
 from legation.approvals.queue import ApprovalQueue
+from legation.approvals.trace.chain import verify
 from legation.approvals.transitions import Unheard, get
 from legation.approvals.upkeep import SignsOfLife, supersede_lost
+from legation.secret import Secret
 from legation.server import inbox
 from legation.store.database import migrations
 from legation.store.database.transaction import Rows, Transaction, parse
+from legation.store.secrets.sealer import KeyRing, Sealer, encode, make_key
 from legation.testing.clock import FakeClock
 from legation.wire.action import Action
 
@@ -64,6 +70,78 @@ async def test_an_approval_that_was_pending_is_kept_and_superseded_for_nobody_wa
         (view,) = await views(database, installation.sealer, "local", [await installation.get(kept)], NOW + 1)
         assert view.status == "superseded"
         assert view.why == "the server was restarted while it waited for an answer"
+
+
+# What a server of the landed release (schema 7) left in its tables when it was killed: a call denied, one approved and one
+# allowed whose tool was at work, two calls and a session's agent that waited. Sealed with the key 0, 1, 2, ... 31.
+LANDED = Path(__file__).with_name("landed.json")
+LANDED_SCHEMA = 7
+CHANGED = ("approval", "acting", "waiter", "approval_grant")  # tables that a migration since has changed
+
+
+def _fill(table: str, given: list[dict[str, Any]]) -> Transaction[None]:
+    for row in given:
+        (query,) = parse(
+            f"-- name: fill\ninsert into {table} ({', '.join(row)}) values ({', '.join(f':{name}' for name in row)})"
+        )
+        yield query(**row)
+
+
+def _landed() -> dict[str, list[dict[str, Any]]]:
+    def read(value: dict[str, Any]) -> Any:
+        return bytes.fromhex(value["hex"]) if value.keys() == {"hex"} else value
+
+    found: dict[str, list[dict[str, Any]]] = json.loads(LANDED.read_text(), object_hook=read)
+    return found
+
+
+def _said(found: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What rows say, in one order."""
+    return sorted(repr(sorted(each for each in row.items() if each[1] is not None)) for row in found)
+
+
+@pytest.mark.parametrize("dialect", BOTH)
+async def test_what_a_landed_server_left_when_it_was_killed_is_all_there_and_nobody_waits(
+    dialect: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest, tables = migrations.chain(), _landed()
+    async with make(dialect, tmp_path, request, template=EMPTY) as database:
+        with monkeypatch.context() as earlier:
+            earlier.setattr(migrations, "chain", lambda: newest[:LANDED_SCHEMA])
+            earlier.setattr(migrations, "newest", lambda: LANDED_SCHEMA)
+            await database.migrate()
+        for table, given in tables.items():
+            await database.transact(_fill, table, given)
+        applied = await database.migrate()
+        assert [migration.number for migration in applied] == [*range(LANDED_SCHEMA + 1, len(newest) + 1)]
+        for table in tables.keys() - set(CHANGED):
+            kept = [dict(row) for row in await database.read(_run, f"select * from {table}")]
+            assert _said(kept) == _said(tables[table]), table
+
+        sealer = Sealer(KeyRing(make_key(Secret(encode(bytes(range(32))), "vault-key"))))
+        installation, now = Installation(database, sealer), tables["approval"][-1]["created_at"] + 1
+        queue = ApprovalQueue(installation.ledger, FakeClock(now), "prc_new")
+        assert await supersede_lost(queue, SignsOfLife()) == 1
+        before = {row["id"]: row for row in tables["approval"]}
+        after = {approval: await database.read(get, "local", approval) for approval in before}
+        assert [row["status"] for row in before.values()].count("pending") == 3
+        for approval, row in before.items():
+            waited = row["status"] == "pending"
+            assert after[approval].status == ("superseded" if waited else row["status"])
+            assert after[approval].consumed_at == row.get("consumed_at")
+            if waited:
+                (view,) = await views(database, sealer, "local", [after[approval]], now)
+                assert view.why == "the server was restarted while it waited for an answer"
+        assert await database.read(_run, "select * from acting") == []
+        steps = "select trace_id from trace_step where reason = 'outcome-unknown'"
+        unknown = {row["trace_id"] for row in await database.read(_run, steps)}
+        assert unknown == {row["trace_id"] for row in tables["acting"]}
+        assert {json.dumps(each.params) for each in await installation.entries(tool="db.write")} == {
+            f'{{"n": {number}}}' for number in (0, 1, 3)
+        }
+        for (server,) in await database.read(_run, "select distinct server from trace_head"):
+            report = await verify(database, sealer, "local", server)
+            assert (report.faults, report.steps > 0) == ((), True)
 
 
 GRANT = f"""
