@@ -105,6 +105,18 @@ async def test_asked_again_under_the_same_names_it_says_that_it_starts_nothing(t
         assert "give another promptId" in said
 
 
+async def test_a_second_one_in_the_same_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    agent = scripted("hello(); session(); p = prompted(); update('one'); read(); stay()")
+    async with Caller() as caller, started(tmp_path, config_of(caller, "go"), agent=agent) as first:
+        await caller.until(lambda each: bool(each.notifications))
+        code, said = await played(tmp_path, caller, "go", agent=SAYS)
+        assert (code, f"process {first.process.pid} owns it" in said) == (5, True)
+        assert texts(caller.notifications) == ["one"]
+        first.process.terminate()
+        assert (await first.ended())[0] == 143
+        assert [each["kind"] for each in caller.taken] == ["session_update", "prompt_failed"]
+
+
 @pytest.mark.parametrize("name", ["runId", "taskId", "sandboxId", "promptId"])
 async def test_what_a_folder_has_is_not_sent_under_other_names(tmp_path: Path, name: str) -> None:
     place = ("--folder", str(tmp_path / "spool"))

@@ -39,9 +39,10 @@ def runner(
     """Run one prompt and report it to the caller, by signed callbacks.
 
     Exit codes: 0 the prompt is complete and reported; 2 the configuration is wrong, and nothing was started; 4 the caller
-    answered 401; 6 the prompt failed, and that is reported; 8 the caller did not take the last report in time, and it is
-    kept; 9 the disk or the spool was full; 10 the caller refused a report; 130 and 143 it was stopped. Started again with
-    the same configuration and folder it sends what was not accepted.
+    answered 401; 5 another one works in its folder; 6 the prompt failed, and that is reported; 8 the caller took nothing
+    for flushTimeout, and the last report is kept; 9 the disk or the spool was full; 10 the caller refused a report; 129,
+    130 and 143 it was stopped; 1 a defect. Started again with the same configuration and folder it sends what was not
+    accepted.
     """
     from legation.runner.config import (
         CONFIG_PATH,
