@@ -384,9 +384,8 @@ class SnapshotFold:
             call = self._calls[name] = _Call(name, event.seq, {}, [], _FRAME)
             self._calls_size += _FRAME
         if event.type == "tool-call":
-            self._open = (
-                None  # text behind it is another message; an update may be of one that had to give way
-            )
+            # Text behind it is another message. Not so behind an update: that may be of a call that had to give way.
+            self._open = None
         cuts, members, size = set(_cuts(found)), call.members, 0  # by how much it grows
         for member, value in found.items():
             if value == b"null" and member not in _NULL_COUNTS:
