@@ -39,7 +39,7 @@ REPLAY_SQLITE = Candidate("replay-sqlite", "bench.replay", ("sqlite",))
 REPLAY_JSONL = Candidate("replay-jsonl", "bench.replay", ("jsonl",))
 RUNNER_EVENTS = "50000"
 RUNNER_HOST = Candidate("host-of-runner", "bench.runner", ("host", RUNNER_EVENTS, "call"))
-RUNNER_SMALL = Candidate("runner-small-snapshot", "bench.runner", ("runner", RUNNER_EVENTS, "call"))
+RUNNER_SMALL = Candidate("runner-8-KB-snapshot", "bench.runner", ("runner", RUNNER_EVENTS, "call"))
 RUNNER_HOST_CAP = Candidate("host-of-runner-at-cap", "bench.runner", ("host", RUNNER_EVENTS, "message"))
 RUNNER_CAP = Candidate("runner-snapshot-at-cap", "bench.runner", ("runner", RUNNER_EVENTS, "message"))
 RUNNER_DOWN = Candidate("runner-caller-down", "bench.runner", ("down",))
@@ -392,7 +392,9 @@ BENCHMARKS = (
         "a runner's own process: a notification over an in-process host, and 100,000 while its caller is down",
         (RUNNER_HOST, RUNNER_SMALL, RUNNER_HOST_CAP, RUNNER_CAP, RUNNER_DOWN),
         (
-            Target("CPU µs over the host", over(RUNNER_SMALL, RUNNER_HOST, CPU), "at most", 15),
+            Target(
+                "CPU µs over the host, snapshot of 8 KB", over(RUNNER_SMALL, RUNNER_HOST, CPU), "at most", 15
+            ),
             Target("the same, snapshot at its cap", over(RUNNER_CAP, RUNNER_HOST_CAP, CPU), "at most", 25),
             Target("resident MB, caller down", metric(RUNNER_DOWN, "MB, down"), "at most", 80),
             Target("caught up, of the rate of bare POSTs", metric(RUNNER_DOWN, "of bare"), bound=0.5),

@@ -131,6 +131,38 @@ async def test_how_the_agent_ended_is_told(
         assert (last.get("exitCode"), last.get("signal")) == told
 
 
+TELLS = """
+capabilities = {"mcpCapabilities": {"http": True}}
+send(id=serve("initialize"), result={"protocolVersion": 1, "agentCapabilities": capabilities}); message = read()
+while message.get("method") != "session/new": message = read()
+send(id=message["id"], result={"sessionId": "s1"})
+prompt = prompted(); update(json.dumps(message["params"]["mcpServers"])); done(prompt)
+"""
+
+
+async def test_what_mcp_servers_are_given_as_a_secret_is_hidden_in_what_the_agent_says(
+    tmp_path: Path,
+) -> None:
+    variables = [{"name": "API_KEY", "value": "of-the-files"}, {"name": "MODE", "value": "verbose"}]
+    headers = [
+        {"name": "Authorization", "value": "Bearer of-the-web"},
+        {"name": "X-Team", "value": "builders"},
+    ]
+    servers = [
+        {"name": "files", "command": "/bin/files", "args": [], "env": variables},
+        {"name": "web", "type": "http", "url": "http://127.0.0.1:1/", "headers": headers},
+    ]
+    async with Caller() as caller:
+        fields = {"mcpServers": servers}
+        code, said = await played(tmp_path, caller, "go", agent=scripted(TELLS), fields=fields)
+        assert code == 0, said
+        files, web = json.loads(texts(caller.notifications)[0])
+        assert [each["value"] for each in files["env"]] == ["[redacted:API_KEY]", "verbose"]
+        assert [each["value"] for each in web["headers"]] == ["Bearer [redacted:Authorization]", "builders"]
+        kept = [each for each in tmp_path.rglob("*.jsonl") if b"of-the-" in each.read_bytes()]
+        assert kept == []
+
+
 # Which agent.
 
 

@@ -3,13 +3,15 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.command import environment, rehearse
 from tests.runner.caller_server import LIMIT, Caller
-from tests.runner.test_runner import REHEARSAL, alive, config_of, scripted
+from tests.runner.rig import texts
+from tests.runner.test_runner import REHEARSAL, alive, config_of, played, scripted, started
 
 from legation.proc.launcher import Command, FileStdio, ProcessLauncher
 from legation.proc.registry import Registry, listed
@@ -84,3 +86,86 @@ async def test_another_adopts_it_and_stopped_it_says_so_and_leaves_nothing(tmp_p
         assert json.loads((tmp_path / "spool" / "exit.json").read_text())["code"] == 143
         assert not alive(own["pid"])
         assert not alive(int(caller.notifications[0]["update"]["content"]["text"]))
+
+
+SAYS = scripted("hello(); session(); p = prompted(); update('here'); done(p)")
+
+
+def ended(home: Path) -> dict[str, object]:
+    [path] = home.rglob("exit.json")
+    return json.loads(path.read_text())  # type: ignore[no-any-return]
+
+
+async def test_asked_again_under_the_same_names_it_says_that_it_starts_nothing(tmp_path: Path) -> None:
+    async with Caller() as caller:
+        assert (await played(tmp_path, caller, "go", agent=SAYS))[0] == 0
+        code, said = await played(tmp_path, caller, "go", agent="/no/such/agent")
+        assert (code, len(caller.ended), texts(caller.notifications)) == (0, 1, ["here"])
+        assert "this prompt has ended" in said
+        assert "give another promptId" in said
+
+
+async def test_a_second_one_in_the_same_folder_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
+    agent = scripted("hello(); session(); p = prompted(); update('one'); read(); stay()")
+    async with Caller() as caller, started(tmp_path, config_of(caller, "go"), agent=agent) as first:
+        await caller.until(lambda each: bool(each.notifications))
+        code, said = await played(tmp_path, caller, "go", agent=SAYS)
+        assert (code, f"process {first.process.pid} owns it" in said) == (5, True)
+        assert texts(caller.notifications) == ["one"]
+        first.process.terminate()
+        assert (await first.ended())[0] == 143
+        assert [each["kind"] for each in caller.taken] == ["session_update", "prompt_failed"]
+
+
+@pytest.mark.parametrize("name", ["runId", "taskId", "sandboxId", "promptId"])
+async def test_what_a_folder_has_is_not_sent_under_other_names(tmp_path: Path, name: str) -> None:
+    place = ("--folder", str(tmp_path / "spool"))
+    async with Caller(fault=lambda each: 503 if each.report["sequence"] else None) as caller:
+        fields = {"flushTimeout": 0.2}
+        assert (await played(tmp_path, caller, "go", *place, agent=SAYS, fields=fields))[0] == 8
+        caller.fault = lambda _: None
+        code, said = await played(tmp_path, caller, "go", *place, agent=SAYS, fields={name: "another"})
+        assert (code, caller.taken) == (2, [])
+        assert "promptId 'prompt_1'" in said
+        assert ended(tmp_path)["code"] == 8
+        assert (await played(tmp_path, caller, "go", *place, agent=SAYS))[0] == 0
+        assert (texts(caller.notifications), len(caller.ended)) == (["here"], 1)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/../../b", "x" * 300, "é" * 100])
+async def test_whatever_its_names_are_its_folder_is_below_the_others(tmp_path: Path, name: str) -> None:
+    fields = {"runId": name, "promptId": name}
+    async with Caller() as caller:
+        assert (await played(tmp_path, caller, "go", agent=SAYS, fields=fields))[0] == 0
+    [place] = tmp_path.rglob("runner.json")
+    assert place.parents[2] == tmp_path / ".local/share/legation/runners"
+    assert json.loads(place.read_text())["promptId"] == name
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_stopped_while_nobody_takes_its_last_report_it_ends_and_keeps_it(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """A second signal takes the little time that the first one leaves; so does it for one that sends what another left."""
+    async with Caller(fault=lambda each: 503 if each.report["sequence"] else None) as caller:
+        config = config_of(caller, "go", flushTimeout=3600)
+        for _ in range(2):
+            async with started(tmp_path, config, agent=SAYS) as run:
+                tried = len(caller.requests)
+                await caller.until(
+                    lambda each, tried=tried: (
+                        any(r.report["sequence"] for r in each.requests[tried:])  # type: ignore[misc]
+                        and any(
+                            b"prompt_complete" in p.read_bytes() for p in tmp_path.rglob("_reports.jsonl")
+                        )
+                    )
+                )
+                run.process.send_signal(number)
+                run.process.send_signal(number)
+                code, said = await run.ended()
+            assert (code, ended(tmp_path)["code"]) == (128 + number, 128 + number)
+            assert f"stopped by {number.name} before the last report was accepted" in said
+            assert "Traceback" not in said
+        caller.fault = lambda _: None
+        assert (await played(tmp_path, caller, "go", agent="/no/such/agent"))[0] == 0
+        assert [each["kind"] for each in caller.taken] == ["session_update", "prompt_complete"]

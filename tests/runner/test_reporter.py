@@ -227,6 +227,25 @@ async def test_a_terminal_report_that_nobody_takes_is_kept(tmp_path: Path) -> No
         assert [each["kind"] for each in caller.taken] == ["session_update", "prompt_complete"]
 
 
+async def test_a_caller_that_takes_one_after_the_other_is_not_given_up_however_long_all_of_it_takes(
+    tmp_path: Path,
+) -> None:
+    clock = FakeClock()
+
+    def slow(request: Request) -> Fault | None:
+        if request.report["sequence"]:
+            clock.advance(40)
+        return None
+
+    times = ReportTimes(heartbeat=3600)
+    async with Caller(fault=slow) as caller, reporting(tmp_path, caller, clock=clock, times=times) as rig:
+        await rig.begin()
+        rig.say(*words(300))
+        await rig.finish(limit=100)
+        assert len(caller.taken) == 7
+        assert clock.monotonic() >= 280
+
+
 async def test_it_ends_without_a_session(tmp_path: Path) -> None:
     async with Caller() as caller, reporting(tmp_path, caller) as rig:
         await rig.reporter.finish("prompt_failed", DONE, 0, 60)

@@ -292,13 +292,19 @@ async def test_an_agent_that_fails_is_reported(tmp_path: Path) -> None:
         assert texts(caller.notifications) == ["last words"]
 
 
-async def test_an_agent_that_refuses_is_reported_with_its_own_words(tmp_path: Path) -> None:
-    refuses = f"hello(); session(); p = prompted(); send(id=p, error={{'code': -32000, 'message': 'no {SECRET}'}}); stay()"
+@pytest.mark.parametrize(
+    ("number", "told"), [(-32603, "-32603"), (-32000, "legation/unauthenticated")], ids=["its own", "sign in"]
+)
+async def test_an_agent_that_refuses_is_reported_with_its_own_words(
+    tmp_path: Path, number: int, told: str
+) -> None:
+    """And with its own number, but for what every caller has to tell apart."""
+    refuses = f"hello(); session(); p = prompted(); send(id=p, error={{'code': {number}, 'message': 'no {SECRET}'}}); stay()"
     async with Caller() as caller:
         code, _ = await played(tmp_path, caller, "go", agent=scripted(refuses), ANTHROPIC_API_KEY=SECRET)
         assert code == 6
         error = caller.taken[-1]["error"]
-        assert error == {"message": "no [redacted:ANTHROPIC_API_KEY]", "code": "-32000"}
+        assert error == {"message": "no [redacted:ANTHROPIC_API_KEY]", "code": told}
 
 
 async def test_a_command_that_is_not_there_is_reported(tmp_path: Path) -> None:

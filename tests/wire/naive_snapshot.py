@@ -1,5 +1,6 @@
 """A plain fold of a session's events into its snapshot, written from the words of docs/sessions.md and from nothing else."""
 
+import copy
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -11,14 +12,16 @@ ROLES = {"user_message_chunk": "user", "agent_message_chunk": "agent", "agent_th
 
 
 class Naive:
-    """Everything, unbounded, made anew from all that was said each time it is asked."""
+    """Everything, unbounded, made anew from all that was said each time it is asked: behind a snapshot, where one is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, begun: dict[str, Any] | None = None) -> None:
         self.said: list[tuple[int, str, Any]] = []
+        self.begun = {"messages": [], "toolCalls": []} if begun is None else begun
 
     def fold(self) -> dict[str, Any]:
-        state: dict[str, Any] = {"messages": [], "toolCalls": []}
-        last: dict[str, Any] | None = None
+        state: dict[str, Any] = copy.deepcopy(self.begun)
+        open_ = state.pop("open", None)
+        last: dict[str, Any] | None = next((each for each in state["messages"] if each["seq"] == open_), None)
         for seq, kind, body in self.said:
             if kind == "session-reset":
                 state, last = {"messages": [], "toolCalls": []}, None
@@ -34,13 +37,12 @@ class Naive:
             elif body.get("sessionUpdate") in ROLES and "content" in body:
                 last = self._say(state["messages"], last, seq, body)
             elif body.get("sessionUpdate") in ("tool_call", "tool_call_update"):
-                known = [each["toolCallId"] for each in state["toolCalls"]]
                 self._call(state["toolCalls"], seq, body)
-                if body["sessionUpdate"] == "tool_call" or body["toolCallId"] not in known:
+                if body["sessionUpdate"] == "tool_call":
                     last = None
             else:
                 self._set(state, body)
-        return state
+        return state if last is None else {**state, "open": last["seq"]}
 
     def _say(self, messages: list[Any], last: Any, seq: int, body: Any) -> Any:
         role, name, block = ROLES[body["sessionUpdate"]], body.get("messageId"), body["content"]
@@ -120,11 +122,53 @@ def assert_same(text: bytes, naive: Naive) -> list[str]:
     assert len(text) <= MOST_BYTES
     found, wanted = json.loads(text), canonical(naive.fold())
     cut = found.pop("truncated", [])
-    for name in {*found, *wanted} - {*cut}:
+    for name in members_of(found, wanted, cut):
         assert found.get(name) == wanted.get(name), name
-    for name in cut:  # what is shown of it is the end of what was said
-        if name in ("messages", "toolCalls", "prompts"):
-            assert [each["seq"] for each in found.get(name, [])] == sorted(
-                each["seq"] for each in found.get(name, [])
-            )
+    if "messages" in cut:
+        must_be_end_of(found["messages"], wanted["messages"])
+    if "prompts" in cut:  # the last of them, whole
+        shown = found.get("prompts", [])
+        assert shown == wanted["prompts"][len(wanted["prompts"]) - len(shown) :]
+    if "toolCalls" in cut:
+        must_be_among(found["toolCalls"], wanted["toolCalls"])
     return list(cut)
+
+
+def members_of(found: dict[str, Any], wanted: dict[str, Any], cut: list[str]) -> set[str]:
+    """Name what is whole; `open` is one of the messages."""
+    return {*found, *wanted} - {*cut} - ({"open"} if "messages" in cut else set())
+
+
+def must_be_end_of(shown: list[Any], wanted: list[Any]) -> None:
+    """The beginning is missing: of all messages, and of one that says so."""
+    known = {each["seq"]: each for each in wanted}
+    assert [each["seq"] for each in shown] == sorted(each["seq"] for each in shown)
+    for each in shown:
+        if each["seq"] not in known:  # its beginning had to give way, and then its id came again
+            continue
+        whole = known[each["seq"]]
+        if not each.pop("truncated", False):
+            assert each == whole
+            continue
+        assert {**each, "content": []} == {**whole, "content": []}
+        blocks = each["content"]
+        for at, (block, other) in enumerate(
+            zip(reversed(blocks), reversed(whole["content"]), strict=False), 1
+        ):
+            if block.get("truncated"):
+                assert block == {"type": other["type"], "truncated": True}
+            elif at == len(blocks) and block["type"] == "text":
+                assert other["text"].endswith(block["text"])
+            else:
+                assert block == other
+
+
+def must_be_among(shown: list[Any], wanted: list[Any]) -> None:
+    """Some are missing, and of one that says so members; what there is of the others is as it was said."""
+    known = {each["seq"]: each for each in wanted}
+    for each in shown:
+        whole = known.get(each["seq"])
+        if whole is None:  # it had to give way, and was told of again
+            continue
+        absent = {*each.pop("truncated", [])}
+        assert each == {name: value for name, value in whole.items() if name not in absent}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.wire.naive_snapshot import ROLES, Naive, assert_same
+from tests.wire.naive_snapshot import ROLES, Naive, assert_same, canonical, members_of
 
 from legation.wire.events import Draft, Event, params_draft
 from legation.wire.snapshot import MOST_BYTES, SnapshotFold
@@ -136,6 +136,50 @@ def test_snapshot_is_what_a_plain_fold_gives_at_every_number(
                 assert restored.write() == fold.write()
                 fold = restored
     assert_same(fold.write(), naive)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.lists(st.one_of(update, update, update, own), max_size=40), st.data())
+def test_who_begins_with_it_and_follows_has_what_one_has_who_read_all(
+    said: list[tuple[str, Any]], data: st.DataObject
+) -> None:
+    begun = data.draw(st.integers(0, len(said)))
+    fold, whole = SnapshotFold(), Naive()
+    for seq, (kind, body) in enumerate(said[:begun], 1):
+        fold.take(event_of(seq, kind, body))
+    snapshot = json.loads(fold.write())
+    cut = snapshot.pop("truncated", [])
+    behind = Naive(snapshot)
+    for seq, (kind, body) in enumerate(said, 1):
+        whole.said.append((seq, kind, body))
+        if seq > begun:
+            behind.said.append((seq, kind, body))
+    found, wanted = canonical(behind.fold()), canonical(whole.fold())
+    for name in members_of(found, wanted, cut):
+        assert found.get(name) == wanted.get(name), name
+
+
+def test_an_update_of_a_call_that_had_to_give_way_leaves_the_text_around_it_one_message() -> None:
+    fold, naive = SnapshotFold(), Naive()
+    calls = [
+        {
+            "sessionUpdate": "tool_call",
+            "toolCallId": f"c{at}",
+            "status": "in_progress",
+            "rawInput": "x" * 12_000,
+        }
+        for at in range(10)
+    ]
+    late = {"sessionUpdate": "tool_call_update", "toolCallId": "c0", "status": "completed"}
+    said = [
+        {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": each}} for each in "ab"
+    ]
+    for seq, body in enumerate([*calls, said[0], late, said[1]], 1):
+        fold.take(event_of(seq, "update", body))
+        naive.said.append((seq, "update", body))
+    assert assert_same(fold.write(), naive) == ["toolCalls"]
+    [message] = json.loads(fold.write())["messages"]
+    assert message["content"] == [{"type": "text", "text": "ab"}]
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,14 +6,17 @@ import asyncio
 import logging
 import os
 import sys
+from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Final, NoReturn
 from urllib.parse import quote
 
 from cyclopts import Parameter
 
 from legation.cli.command import SettingsFlags, settings_of
 from legation.errors import ConfigInvalid
+
+LONGEST_NAME: Final = 128  # characters of a caller's name in that of a folder
 
 
 def runner(
@@ -36,9 +39,10 @@ def runner(
     """Run one prompt and report it to the caller, by signed callbacks.
 
     Exit codes: 0 the prompt is complete and reported; 2 the configuration is wrong, and nothing was started; 4 the caller
-    answered 401; 6 the prompt failed, and that is reported; 8 the caller did not take the last report in time, and it is
-    kept; 9 the disk or the spool was full; 10 the caller refused a report; 130 and 143 it was stopped. Started again with
-    the same configuration and folder it sends what was not accepted.
+    answered 401; 5 another one works in its folder; 6 the prompt failed, and that is reported; 8 the caller took nothing
+    for flushTimeout, and the last report is kept; 9 the disk or the spool was full; 10 the caller refused a report; 129,
+    130 and 143 it was stopped; 1 a defect. Started again with the same configuration and folder it sends what was not
+    accepted.
     """
     from legation.runner.config import (
         CONFIG_PATH,
@@ -67,8 +71,16 @@ def runner(
     if choice.word is not None:
         print(f"legation: {choice.word}", file=sys.stderr)
     ids = given.ids
-    place = folder or chosen.data_dir / "runners" / quote(ids.run_id, safe="") / quote(ids.prompt_id, safe="")
+    place = folder or chosen.data_dir / "runners" / _folder_name(ids.run_id) / _folder_name(ids.prompt_id)
     return asyncio.run(run(given, choice, place))
+
+
+def _folder_name(name: str) -> str:
+    """Name a folder after what is the caller's: never one that leads elsewhere, or is too long for a disk."""
+    quoted = quote(name, safe="")
+    if len(quoted) > LONGEST_NAME:
+        return f"{quoted[:LONGEST_NAME]}-{sha256(name.encode()).hexdigest()[:16]}"
+    return quoted.replace(".", "%2E") if not quoted.strip(".") else quoted
 
 
 def supervisor() -> NoReturn:

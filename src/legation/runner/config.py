@@ -62,6 +62,7 @@ KNOWN_FIELDS: Final = frozenset(
 )
 _TOKEN: Final = re.compile(r"[!-~]+")  # what a header can carry
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_SECRET_HEADERS: Final = frozenset(("authorization", "proxy-authorization", "cookie"))
 PROXIES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 
 
@@ -340,6 +341,7 @@ def choose_agent(config: RunnerConfig, environ: Mapping[str, str], data_dir: Pat
     """Take what the configuration gives, the command that the environment names, else the seed's package: locked where it is installed,
     else by npx."""
     passed, secrets = _passed(config, environ)
+    secrets += tuple(_server_secrets(config.mcp_servers))
     # With a bundle it gets that alone: its home is one of the runner's folder, too.
     home = Path(environ["HOME"]) if environ.get("HOME") and config.bundle is None else None
     if (given := config.agent) is not None:
@@ -400,3 +402,14 @@ def _passed(config: RunnerConfig, environ: Mapping[str, str]) -> tuple[dict[str,
     passed = {name: value for name, value in environ.items() if name in wanted and value}
     hidden = keys | {name for name in config.env if names_key(name)}
     return passed, tuple(Secret(passed[name], name) for name in sorted(passed.keys() & hidden))
+
+
+def _server_secrets(servers: tuple[McpServer, ...]) -> Iterator[Secret]:
+    """Secrets that MCP servers are given through the agent, which may say them as it may say its own."""
+    for server in servers:
+        for each in (*(server.env or ()), *(server.headers or ())):
+            if names_key(each.name) or each.name.lower() in _SECRET_HEADERS:
+                scheme, _, rest = each.value.strip().partition(" ")
+                value = rest.strip() or scheme  # without `Bearer`
+                if value:
+                    yield Secret(value, re.sub(r"[^A-Za-z0-9_.-]", "_", each.name)[:128])

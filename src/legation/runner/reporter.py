@@ -331,8 +331,8 @@ class Reporter:
     # The end.
 
     async def finish(self, kind: ReportKind, end: PromptEnd, upto: int, limit: float) -> None:
-        """Send the terminal report behind all that the session's log has up to that event; `TimedOut` where it was not
-        accepted in `limit` seconds. What is not sent stays in the spool."""
+        """Send the terminal report behind all that the session's log has up to that event; `TimedOut` where nothing was
+        accepted for `limit` seconds. What is not sent stays in the spool."""
         await self._put_all_into_reports(upto)
         if self.ended is None:
             if self.last_command:
@@ -358,11 +358,17 @@ class Reporter:
 
     async def _until_accepted(self, limit: float) -> None:
         last = self._sequence
-        if not await self._until(lambda: self.accepted >= last, self._clock.monotonic() + limit):
-            raise TimedOut(
-                f"cannot end: the caller did not accept report {self.accepted + 1} of {last} within {limit:g} s;"
-                " start the runner again on the same folder when it is back"
-            )
+        # A caller that takes one after the other is there, however much it has to catch up on.
+        while (reached := self.accepted) < last:
+            deadline = self._clock.monotonic() + limit
+            if not await self._until(partial(self._is_beyond, reached), deadline):
+                raise TimedOut(
+                    f"cannot end: the caller did not accept report {reached + 1} of {last} within {limit:g} s;"
+                    " start the runner again on the same folder when it is back"
+                )
+
+    def _is_beyond(self, sequence: int) -> bool:
+        return self.accepted > sequence
 
     def give_up_on_disk(self) -> None:
         """Send what is in memory, durable or not: nothing more will be stored."""

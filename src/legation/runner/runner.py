@@ -15,7 +15,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +29,7 @@ from legation.approvals.policy.facts import Facts
 from legation.clock import Clock, SystemClock
 from legation.errors import (
     CapabilityUnsupported,
+    ConfigInvalid,
     InvalidParams,
     LegationError,
     StorageFailed,
@@ -55,7 +56,14 @@ from legation.store.files import write_atomically
 from legation.tasks import TaskSet
 from legation.wire.acp.updates import ContentBlock, Text
 from legation.wire.action import Ask, Decision
-from legation.wire.callbacks import ChangedFile, PromptEnd, ReportedChanges, ReportFault, ReportKind
+from legation.wire.callbacks import (
+    ChangedFile,
+    PromptEnd,
+    ReportedChanges,
+    ReportFault,
+    ReportIds,
+    ReportKind,
+)
 from legation.wire.event_types import SessionStatus
 
 SESSION: Final = "session"  # the stream of one that is new
@@ -101,7 +109,22 @@ class Stopped(Exception):
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.number = number
+        self.name, self.code = signal.Signals(number).name, 128 + number
+
+
+class StopSignals:
+    """The first signal that tells us to stop, and a second one."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.first: asyncio.Future[Stopped] = loop.create_future()
+        self.again: asyncio.Future[Stopped] = loop.create_future()
+
+    def take(self, number: int) -> None:
+        for each in (self.first, self.again):
+            if not each.done():
+                each.set_result(Stopped(number))
+                return
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +155,11 @@ async def run(
     redactor = Redactor()
     hide((config.token, *choice.secrets), redactor)
     spool, trouble = Spool(config.spool_limit), DiskTrouble()
-    async with SpoolLog(folder, spool, clock, trouble) as log, _on_file(config, folder, clock) as left:
+    async with (
+        _signals() as signals,
+        SpoolLog(folder, spool, clock, trouble) as log,
+        _on_file(config, folder, clock) as left,
+    ):
         approver = None
         if config.is_routed:
             approver = RemoteApprover(_facts(config, choice), config.rule_folders)
@@ -152,7 +179,7 @@ async def run(
         ):
             if reporter.has_lived:
                 await asyncio.to_thread(reap, folder / HOST / "children")  # of one whose guard was killed too
-                left.code = await _end_earlier(reporter, config)
+                left.code = await _unless_stopped(_end_earlier(reporter, config), signals, times.stop_grace)
                 return left.code
             await reporter.begin_life()
             async with AsyncExitStack() as stack:
@@ -162,10 +189,38 @@ async def run(
                     commands = await stack.enter_async_context(Callback(config.commands_url, MOST_BYTES))
                     channel = RunnerChannel(commands, config.ids, reporter, approver, clock, times.reports)
                 prompt = _Prompt(config, choice, log, reporter, redactor, times, folder, channel)
-                outcome = await prompt.run(spool, trouble)
-            await reporter.finish(outcome.kind, outcome.end, prompt.last_seq, config.flush_timeout)
-            left.code = outcome.code
-            return outcome.code
+                outcome = await prompt.run(spool, trouble, signals.first)
+            left.code = await _unless_stopped(
+                _report_end(reporter, outcome, prompt.last_seq, config), signals, times.stop_grace
+            )
+            return left.code
+
+
+async def _report_end(reporter: Reporter, outcome: PromptOutcome, upto: int, config: RunnerConfig) -> int:
+    await reporter.finish(outcome.kind, outcome.end, upto, config.flush_timeout)
+    return outcome.code
+
+
+async def _unless_stopped(telling: Coroutine[Any, Any, int], signals: StopSignals, grace: float) -> int:
+    """Let the rest be told. A signal leaves it a little more time, the second none; what was not told stays in the spool."""
+    told, was_stopped = asyncio.create_task(telling), signals.first.done()
+    try:
+        ends: set[asyncio.Future[Any]] = {told, signals.again if was_stopped else signals.first}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if not told.done() and not was_stopped:
+            ends = {told, signals.again}
+            await asyncio.wait(ends, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        if told.done():
+            return told.result()
+    finally:
+        told.cancel()
+        await asyncio.gather(told, return_exceptions=True)
+    stop = signals.first.result()
+    _log.warning(
+        "stopped by %s before the last report was accepted: it is kept, start the runner again on the same folder",
+        stop.name,
+    )
+    return stop.code
 
 
 def _facts(config: RunnerConfig, choice: AgentChoice) -> Facts:
@@ -202,7 +257,8 @@ async def _on_file(config: RunnerConfig, folder: Path, clock: Clock) -> AsyncIte
     """INV-Q3. The folder is ours alone by now."""
     own, left = process(os.getpid()), _Left()
     started = own.started if own is not None else 0
-    ids = {"runId": config.ids.run_id, "promptId": config.ids.prompt_id}
+    ids = msgspec.to_builtins(config.ids)
+    _must_be_its_own(folder, config.ids)
     with suppress(OSError):  # a full disk ends the prompt, and says so itself
         (folder / EXIT_FILE).unlink(missing_ok=True)
         who = {"pid": os.getpid(), "started": started, **ids, "at": clock.now_ms()}
@@ -218,7 +274,25 @@ async def _on_file(config: RunnerConfig, folder: Path, clock: Clock) -> AsyncIte
             write_atomically(folder / EXIT_FILE, msgspec.json.encode(how))
 
 
+def _must_be_its_own(folder: Path, ids: ReportIds) -> None:
+    """INV-Q1. What another prompt has left there is not sent under these names."""
+    try:
+        found = msgspec.json.decode((folder / RUNNER_FILE).read_bytes(), type=ReportIds)
+    except (OSError, msgspec.MsgspecError):  # there was none, or its disk was full
+        return
+    if found != ids:
+        names = ", ".join(f"{name} {value!r}" for name, value in msgspec.to_builtins(found).items())
+        raise ConfigInvalid(
+            f"cannot use {folder}: it has the prompt with {names}; give another --folder, or these names to send what it left"
+        )
+
+
 async def _end_earlier(reporter: Reporter, config: RunnerConfig) -> int:
+    done = "has ended" if reporter.ended is not None else "was begun by a runner that was killed"
+    _log.warning(
+        "this prompt %s: what was not accepted is sent, and no agent is started; to ask again, give another promptId",
+        done,
+    )
     if reporter.ended is None:
         fault = ReportFault(
             "cannot finish the prompt: the runner was killed, and its agent died with it", "runner"
@@ -274,25 +348,26 @@ class _Prompt:
     def last_seq(self) -> int:
         return self._session.stream.head if self._session is not None else 0
 
-    async def run(self, spool: Spool, trouble: DiskTrouble) -> PromptOutcome:
+    async def run(
+        self, spool: Spool, trouble: DiskTrouble, stopped: asyncio.Future[Stopped]
+    ) -> PromptOutcome:
         """Play it, until it ends or something ends it."""
-        with _signals() as stopped:
-            async with AsyncExitStack() as stack:
-                before = await self._look_before(stack)
-                outcome = await self._run(spool, trouble, stopped)
-                if self._channel is not None and self._channel.unheard:
-                    end = msgspec.structs.replace(outcome.end, unheard=self._channel.unheard)
-                    outcome = PromptOutcome(outcome.kind, end, outcome.code)
-                return await self._with_changes(outcome, before)
+        async with AsyncExitStack() as stack:
+            before = await self._look_before(stack)
+            outcome = await self._run(spool, trouble, stopped)
+            if self._channel is not None and self._channel.unheard:
+                end = msgspec.structs.replace(outcome.end, unheard=self._channel.unheard)
+                outcome = PromptOutcome(outcome.kind, end, outcome.code)
+            return await self._with_changes(outcome, before)
 
     async def _run(
-        self, spool: Spool, trouble: DiskTrouble, stopped: asyncio.Future[BaseException]
+        self, spool: Spool, trouble: DiskTrouble, stopped: asyncio.Future[Stopped]
     ) -> PromptOutcome:
         async with AcpHost(self._options, log=self._log) as host:
             agents: list[str] = []
             playing = asyncio.create_task(self._play(host, agents))
             watches = TaskSet("legation-runner-watch")
-            ends = [
+            ends: list[asyncio.Future[Any]] = [
                 stopped,
                 watches.start(self._refused()),
                 watches.start(self._full(spool.is_full, spool.has_room, "spoolLimit is reached")),
@@ -316,16 +391,15 @@ class _Prompt:
             return self._with_exit(outcome)
 
     def _outcome(
-        self, host: AcpHost, playing: asyncio.Task[PromptResult], ends: list[asyncio.Future[BaseException]]
+        self, host: AcpHost, playing: asyncio.Task[PromptResult], ends: list[asyncio.Future[Any]]
     ) -> PromptOutcome:
         if playing.done():
             return self._of_play(playing)
         error = next(each.result() for each in ends if each.done())
         if isinstance(error, Stopped):
-            name = signal.Signals(error.number).name
-            fault = ReportFault(f"cannot finish the prompt: the runner was stopped by {name}", "runner")
+            said = f"cannot finish the prompt: the runner was stopped by {error.name}"
             host.hurry()
-            return PromptOutcome("prompt_failed", PromptEnd(error=fault), 128 + error.number)
+            return PromptOutcome("prompt_failed", PromptEnd(error=ReportFault(said, "runner")), error.code)
         if isinstance(error, CallerCancelled):
             return PromptOutcome("prompt_complete", PromptEnd(stop_reason="cancelled"), 0)
         assert isinstance(error, LegationError)
@@ -534,23 +608,17 @@ async def choose_model(session: Setting, name: str) -> None:
         await session.set_option(option.id, value)
 
 
-@contextmanager
-def _signals() -> Iterator[asyncio.Future[BaseException]]:
-    loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[BaseException] = loop.create_future()
-
-    def stop(number: int) -> None:
-        if not stopped.done():
-            stopped.set_result(Stopped(number))
-
+@asynccontextmanager
+async def _signals() -> AsyncIterator[StopSignals]:
+    loop, signals = asyncio.get_running_loop(), StopSignals()
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     for number in numbers:
         with suppress(
             ValueError, RuntimeError
         ):  # not in the main thread: whoever runs us there stops us otherwise
-            loop.add_signal_handler(number, stop, number)
+            loop.add_signal_handler(number, signals.take, number)
     try:
-        yield stopped
+        yield signals
     finally:
         for number in numbers:
             with suppress(ValueError, RuntimeError):

@@ -43,7 +43,7 @@ LONGEST_NAME: Final = 1024  # of an id
 # Bytes around a message, a call, and a piece of content; a little more than they are.
 _FRAME, _PIECE = 128, 32
 _NAME_ROOM: Final = 6  # bytes of a character of a name, as JSON
-FORMAT: Final = 1  # of the state; raise it when what is folded changes
+FORMAT: Final = 2  # of the state; raise it when what is folded changes
 
 Role: TypeAlias = Literal["user", "agent", "thought"]
 _ROLES: Final[dict[str, Role]] = {
@@ -211,7 +211,8 @@ class SnapshotFold:
             parts += each.parts()
         parts[-1:] = (parts[-1].removesuffix(b","), b'],"toolCalls":[')
         parts.append(b",".join([each.write() for each in self._calls.values()]))
-        parts.append(b"]")
+        # Whoever follows from here needs it: nothing else tells to which of two messages a chunk without an id belongs.
+        parts.append(b"]" if self._open is None else b'],"open":%d' % self._open.seq)
         parts += [b',"%b":%b' % (name.encode(), value) for name, value in self._values.items()]
         if self._plans:
             parts.append(b',"plans":[%b]' % b",".join(self._plans.values()))
@@ -382,7 +383,9 @@ class SnapshotFold:
                 self._forget_call(call)
             call = self._calls[name] = _Call(name, event.seq, {}, [], _FRAME)
             self._calls_size += _FRAME
-            self._open = None  # text behind it is another message
+        if event.type == "tool-call":
+            # Text behind it is another message. Not so behind an update: that may be of a call that had to give way.
+            self._open = None
         cuts, members, size = set(_cuts(found)), call.members, 0  # by how much it grows
         for member, value in found.items():
             if value == b"null" and member not in _NULL_COUNTS:

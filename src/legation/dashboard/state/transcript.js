@@ -43,7 +43,7 @@ export class Transcript {
     }
     for (const each of snapshot.toolCalls ?? []) made.call(each, { seq: each.seq });
     made.rows.sort((one, other) => one.seq - other.seq);
-    made.open = made.rows.at(-1)?.kind === "message" ? made.rows.at(-1) : null;
+    made.open = made.rows.find((row) => row.seq === snapshot.open) ?? null;
     made.plan = snapshot.plan ?? [];
     made.usage = snapshot.usage ?? null;
     made.title = snapshot.title ?? null;
@@ -100,8 +100,8 @@ export class Transcript {
     if (!row) {
       row = this.push({ kind: "call", seq, at, call: {} });
       this.calls.set(told.toolCallId, row);
-      this.open = null;
     }
+    if (told.sessionUpdate === "tool_call") this.open = null; // a text behind it is another message
     const { sessionUpdate, seq: _, ...members } = told;
     const kept = Object.entries(members).filter(([name, value]) => value !== null || name === "rawInput" || name === "rawOutput");
     row.call = { ...row.call, ...Object.fromEntries(kept) };
