@@ -149,7 +149,7 @@ async def test_reports_become_events_once_with_usage_and_the_end(rig: Rig) -> No
 
 
 async def test_a_line_above_the_page_cap_is_a_sealed_blob_and_given_back_whole(
-    rig: Rig, tmp_path: Path
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await Reporting.of(rig)
     canary = new_canary("long").replace('"', "'")
@@ -163,6 +163,27 @@ async def test_a_line_above_the_page_cap_is_a_sealed_blob_and_given_back_whole(
     assert search({"blob": sealed}, [canary]) == []
     items = (await made.get("/events")).json()["items"]
     assert [each["payload"]["update"] for each in items] == [said("before"), long, said("behind")]
+    # Many of them are read some at a time, however many one page names; how it gets on is told without any.
+    for number in range(4, 8):
+        await made.report(number, said("y" * PAGE_CAP))
+    store, opened = rig.services.run_events, list[str]()
+    read = rig.services.blobs.read
+
+    async def counted(name: str, most: int) -> bytes:
+        opened.append(name)
+        return await read(name, most)
+
+    monkeypatch.setattr(rig.services.blobs, "read", counted)
+    assert (await made.get()).json()["liveness"] == "working"
+    assert opened == []
+    first = await store.read("local", made.run, 1)
+    assert [event.seq for event in first] == [2, 3, 4]
+    assert len(opened) == 2
+    seen = [each["seq"] for each in items]
+    while seen[-1] < 7:
+        page = (await made.get(f"/events?after={seen[-1]}")).json()
+        seen += [each["seq"] for each in page["items"]]
+    assert seen == [*range(1, 8)]
 
 
 async def test_events_are_followed_live_from_any_server_until_the_run_has_ended(rig: Rig) -> None:
