@@ -25,7 +25,7 @@ from legation.errors import Conflict, InvalidParams, LegationError, NotFound, To
 from legation.runs.lists import notice_of, resume_run, view_of_new
 from legation.runs.run import SQL, SUBMISSION, TOPIC, NewRun, Run, RunCaps, added_row
 from legation.runs.templates import StoredTemplate, find_template
-from legation.secret import Secret
+from legation.secret import Secret, looks_secret
 from legation.store.audit import record_each
 from legation.store.database.transaction import (
     Database,
@@ -64,11 +64,6 @@ _REPOSITORY: Final = re.compile(
 )
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@-]*", re.ASCII)
 _PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
-_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_SECRET_NAME: Final = re.compile(
-    r"(^|_)(api_?key|(access|private|secret|signing)_?key|([a-z]+_?)?token|password|passwd|passphrase|pwd|secrets?|"
-    r"credentials?|authorization|cookie|bearer)(_|$)"
-)
 # Of a submission that is made of a template: all else is the template's.
 _BESIDE_TEMPLATE: Final = frozenset(
     {"template", "variables", "secrets", "priority", "idempotency_key", "cleanup"}
@@ -356,10 +351,6 @@ def _secrets_in_address(text: str, path: str) -> Iterator[tuple[str, str]]:
     if parts.password is not None or (parts.scheme in ("http", "https") and parts.username is not None):
         yield path, "a password"
     yield from ((path, name) for name in named if looks_secret(name))
-
-
-def looks_secret(name: str) -> bool:
-    return _SECRET_NAME.search(_HUMP.sub("_", name).lower().replace("-", "_")) is not None
 
 
 def check_spec(spec: RunSpec, caps: RunCaps) -> None:

@@ -59,12 +59,19 @@ _NONE: Final = msgspec.Raw(b"null")
 _submission = JsonBody(RunSubmission, None)
 
 
+async def _unread(call: Call, error: LegationError) -> None:
+    """Write down that a submission was refused which could not be read: it counts as one."""
+    await _limit(call, 1)
+    await call.services.runs.refuse(call.principal, [error])
+
+
 @routes.post(
     "/v1/runs",
     access=needs("operate"),
     status=201,
     errors=(NotFound, Conflict, RateLimited, TooLarge),
     body_bytes=SUBMISSION_BYTES,
+    refused=_unread,
 )
 async def submit_run(
     call: Call,
@@ -86,7 +93,11 @@ async def submit_run(
 
 
 @routes.post(
-    "/v1/runs:batch", access=needs("operate"), errors=(RateLimited, TooLarge), body_bytes=BATCH_BYTES
+    "/v1/runs:batch",
+    access=needs("operate"),
+    errors=(RateLimited, TooLarge),
+    body_bytes=BATCH_BYTES,
+    refused=_unread,
 )
 async def submit_runs(call: Call, body: RunBatch) -> RunsBatched:
     """Submit up to 1,000 runs; each is accepted or refused by itself.
