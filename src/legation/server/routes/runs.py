@@ -323,6 +323,7 @@ async def _shown(call: Call, run_id: str) -> RunView:
         liveness=await services.run_events.liveness(facts.run, now),
         notice=None if facts.run.state in TERMINAL else notice_of(facts.worker_seen_at, now_ms=now),
         title=None if subject is None else subject.title,
+        waits_on=facts.waits_on,
     )
 
 

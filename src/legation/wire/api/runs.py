@@ -210,7 +210,10 @@ class RunView(ResponseBody, kw_only=True):
     started_at: int | None = None
     ended_at: int | None = None
     deadline_at: int | None = None
-    waits_for: str | None = None
+    waits_for: str | None = None  # an approval
+    waits_on: Literal["supervisor", "person"] | None = (
+        None  # who is to answer it, of one that is read by itself
+    )
     resume_at: int | None = None
     cancel_requested_at: int | None = None
     cleanup: str = "not_started"
