@@ -38,7 +38,7 @@ from legation.wire.acp.methods import CreateTerminalRequest, ReadTextFileRequest
 from legation.wire.api.sessions import Attachment
 
 SOURCE = Path(__file__).parents[1] / "src" / "legation"
-PARTS = ("agents", "approvals", "gateway", "host", "server")  # whatever works for agents and callers
+PARTS = ("agents", "approvals", "gateway", "host", "runs", "server")  # whatever works for agents and callers
 CANARY = "canary-5f1e"
 
 # Modules that open what an agent or a caller named, with all functions in them that open something, and the probes
@@ -46,7 +46,17 @@ CANARY = "canary-5f1e"
 WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "host/options.py": ({"SessionPlace.meta", "real_folder"}, ("session's folder",)),
     "host/skills.py": (
-        {"_beneath", "_clone", "_copy", "_copy_file", "_made", "_opened", "_folders_in", "_tree"},
+        {
+            "_beneath",
+            "_clone",
+            "_copy",
+            "_copy_file",
+            "_made",
+            "_opened",
+            "_folders_in",
+            "_tree",
+            "put_texts",
+        },
         ("fs folder", "skill"),
     ),
     "host/requests/services.py": (
@@ -78,6 +88,17 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "host/changes/gittree.py": (
         {"GitTree._patch", "GitTree._seed", "GitTree.changes", "_sections"},
         ("capture by git",),
+    ),
+    "runs/sandbox.py": (
+        {
+            "SandboxProvider._clone",  # below the run's own folder, as all here; where it is from, and works, is asked of `folder`
+            "SandboxProvider._command",
+            "SandboxProvider._forget",
+            "SandboxProvider._git",
+            "_remove",
+            "_remove_but",
+        },
+        ("fs folder",),
     ),
     "server/fs/paths.py": (
         {"ConfinedEntry.open_folder", "_PathWalk.__init__", "_PathWalk._step", "_served"},
@@ -137,6 +158,7 @@ OWN = {
     "agents/rehearsal": "an agent, in a process of its own",
     "approvals/notify/command.py": "the program that the owner set for notices",
     "server/routes/dashboard.py": "the page, which is part of the package",
+    "server/sessions/recordings.py": "what `legation exec` recorded, in the data folder, by the names that are there",
     "host/turn.py": "resolves the name of a path that was asked about, and opens nothing of it",
     "approvals/policy/facts.py": "resolves the name of a path, and opens nothing of it (O_PATH)",
     "approvals/policy/load.py": "the policy in force, and files of this package",

@@ -14,6 +14,11 @@ from legation.errors import InvalidParams
 
 # The name stands in markers inside JSON text and in logs, hence the narrow alphabet.
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SECRET_NAME: Final = re.compile(
+    r"(^|_)(api_?key|(access|private|secret|signing)_?key|([a-z]+_?)?token|password|passwd|passphrase|pwd|secrets?|"
+    r"credentials?|authorization|cookie|bearer)(_|$)"
+)
 
 
 @final
@@ -65,3 +70,8 @@ def _fault(value: str, name: str) -> str | None:
     if any("\ud800" <= char <= "\udfff" for char in value):
         return f"cannot hold secret {name}: it is not valid Unicode; store it as base64 text instead"
     return None
+
+
+def looks_secret(name: str) -> bool:
+    """Tell by its name whether a member, a variable or a header holds a secret."""
+    return _SECRET_NAME.search(_HUMP.sub("_", name).lower().replace("-", "_")) is not None

@@ -375,7 +375,7 @@ class Settings:
         flag=False,
     )
     runs_per_minute: int = setting(
-        600,
+        2000,
         Number(1, 10**6),
         "How many runs a person may submit to a workspace in a minute; more at once are refused.",
         flag=False,
@@ -396,6 +396,12 @@ class Settings:
         24 * HOUR,
         Duration(1, 30 * 86400),
         "How long a run waits, all in all, for usage limits of its provider; then it fails.",
+        flag=False,
+    )
+    run_retain: bool = setting(
+        False,
+        read_truth,
+        "Whether the folder that was made for a run stays when it has ended, where its submission does not say. Its secrets never do.",
         flag=False,
     )
     keep_sessions: float | None = setting(

@@ -101,6 +101,8 @@ def test_a_run_waits_for_somebody_and_says_so_and_a_no_is_a_no(up: Path) -> None
     while (shown := json_lines(legation(up, "runs", "show", run, "--json").stdout)[0])["state"] != "waiting":
         assert time.monotonic() < deadline, shown
     assert (shown["status"], shown["liveness"]) == ("provider_idle", "waiting-on-you")
+    assert shown["waitsOn"] in ("supervisor", "person")
+    assert f"{shown['waitsFor']} ({shown['waitsOn']})" in legation(up, "runs", "show", run).stdout
     asked = json_lines(legation(up, "approvals", "--json").stdout)
     (approval,) = (each for each in asked if each["id"] == shown["waitsFor"])
     assert approval["agent_id"] == "rehearsal"

@@ -23,7 +23,7 @@ from legation.secret import Secret
 from legation.store.database.transaction import Transaction
 from legation.store.secrets.sealer import Sealer
 from legation.store.secrets.vault import ContentStore, Vault
-from legation.wire.api.runs import Priority, RunSpec
+from legation.wire.api.runs import Priority, RunCleanup, RunSpec
 from legation.wire.callbacks import token_digest
 
 LIMIT = 120.0  # seconds, which only a broken machine takes
@@ -104,6 +104,14 @@ class CountingProvider:
     async def cancel(self, run: Run) -> None:
         self.note("cancel", run)
 
+    async def retain(self, run: Run, resource: RunResource) -> bool:  # noqa: ARG002
+        return resource.kind == "folder" and (self.folder / resource.name).exists()
+
+    asking = False
+
+    async def asks_all(self, run: Run, spec: RunSpec) -> bool:  # noqa: ARG002
+        return self.asking
+
     async def clean(self, run: Run, resource: RunResource) -> None:
         path = self.folder / resource.name
         if resource.kind == "runner":
@@ -169,6 +177,7 @@ class Rig:
         workspace: str = "local",
         priority: Priority = "normal",
         notify: bool = True,
+        retain: bool | None = None,
     ) -> str:
         return await submit(
             self.database,
@@ -181,6 +190,7 @@ class Rig:
             workspace,
             priority,
             notify=notify,
+            retain=retain,
         )
 
     async def run(self, run_id: str, workspace: str = "local") -> Run:
@@ -209,9 +219,10 @@ async def submit(
     priority: Priority = "normal",
     *,
     notify: bool = True,
+    retain: bool | None = None,
 ) -> str:
     run_id, now = new_id("run"), SystemClock().now_ms()
-    spec = msgspec.json.encode(RunSpec(agent=agent, prompts=[prompt]))
+    spec = msgspec.json.encode(RunSpec(agent=agent, prompts=[prompt], cleanup=RunCleanup(retain=retain)))
 
     def work() -> Transaction[None]:
         secret_id = None

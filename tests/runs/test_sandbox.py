@@ -52,9 +52,9 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(data_dir: Path) -> AsyncIterator[Server]:
-    """A server on its file, as `legation up` is, in this process."""
-    settings = load({"data_dir": data_dir, "port": 0}, {"HOME": str(data_dir)})
+async def serving(data_dir: Path, **variables: str) -> AsyncIterator[Server]:
+    """A server on its file, or on the database that `variables` name, as `legation up` is, in this process."""
+    settings = load({"data_dir": data_dir, "port": 0}, {"HOME": str(data_dir), **variables})
     async with open_instance(settings, mode="up", clock=SystemClock(), stop=lambda: None) as (
         services,
         address,

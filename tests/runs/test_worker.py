@@ -300,3 +300,41 @@ async def test_a_lost_machine_gives_back_what_had_no_prompt_and_fails_what_may_h
     assert (failed.state, failed.error_class) == (RunState.FAILED, ErrorClass.MACHINE_LOST)
     assert (failed.machine, failed.secret_id) == ("", None)
     assert (again.machine, again.attempt) == ("other", 2)
+
+
+@pytest.mark.parametrize("asking", [True, False])
+async def test_a_lost_machine_gives_back_a_run_whose_agent_asks_about_all_and_was_allowed_nothing(
+    rig: Rig, asking: bool
+) -> None:
+    counted(rig).asking = asking
+    run_id = await rig.submit("hold")
+    lost = rig.worker("w1", machine="lost", lease=1.0)
+    task = asyncio.create_task(lost.run())
+    await rig.until(run_id, lambda run: run.state is RunState.RUNNING)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    (counted(rig).folder / f"{run_id}-1").unlink()  # with its machine
+    async with rig.working(rig.worker("w2", machine="other", machine_lost=0.01, seen_every=0.1)):
+        if not asking:
+            failed = await rig.until(run_id)
+            assert (failed.state, failed.error_class) == (RunState.FAILED, ErrorClass.MACHINE_LOST)
+            return
+        again = await rig.until(run_id, lambda run: run.state is RunState.RUNNING and run.attempt == 2)
+        assert (again.machine, again.secret_id is not None) == ("other", True)
+        await rig.database.transact(request_cancel, "local", run_id, now_ms=rig.clock.now_ms())
+        await rig.until(run_id)
+
+
+@pytest.mark.parametrize(
+    ("default", "said", "wanted"), [(False, None, False), (True, None, True), (True, False, False)]
+)
+async def test_what_was_made_stays_where_the_run_or_else_the_installation_says_so_and_secrets_never_do(
+    rig: Rig, default: bool, said: bool | None, wanted: bool
+) -> None:
+    async with rig.working(rig.worker()):
+        run = await rig.until(await rig.submit(caps=RunCaps(concurrency=10, retain=default), retain=said))
+    assert run.state is RunState.SUCCEEDED
+    assert run.cleanup == ("skipped" if wanted else "succeeded")
+    assert counted(rig).left() == ([run.id] if wanted else [])
+    assert (await rig.database.read(_resources, run))[run.id] == ("retained" if wanted else "gone")
+    assert (run.secret_id, await secrets_left(rig)) == (None, 0)

@@ -12,11 +12,14 @@ from typing import Any
 import httpx2
 import pytest
 from tests.server.rig import BOTH, Rig, open_rig
+from tests.server.test_runner_commands import permission
 from tests.store.canary import logged, new_canary, search, stored
 
 from legation.approvals.approval import new_approval_id
 from legation.runs.events import LOOP_LENGTH, PAGE_CAP, RunFeed
-from legation.runs.run import SQL
+from legation.runs.events import SQL as EVENTS_SQL
+from legation.runs.run import SQL, find_run
+from legation.runs.steps import _may_have_acted, _shut_out
 from legation.store.database.transaction import rows
 from legation.wire.api.runs import RunSubmission
 from legation.wire.callbacks import signed_headers, token_digest
@@ -146,7 +149,7 @@ async def test_reports_become_events_once_with_usage_and_the_end(rig: Rig) -> No
 
 
 async def test_a_line_above_the_page_cap_is_a_sealed_blob_and_given_back_whole(
-    rig: Rig, tmp_path: Path
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await Reporting.of(rig)
     canary = new_canary("long").replace('"', "'")
@@ -160,6 +163,27 @@ async def test_a_line_above_the_page_cap_is_a_sealed_blob_and_given_back_whole(
     assert search({"blob": sealed}, [canary]) == []
     items = (await made.get("/events")).json()["items"]
     assert [each["payload"]["update"] for each in items] == [said("before"), long, said("behind")]
+    # Many of them are read some at a time, however many one page names; how it gets on is told without any.
+    for number in range(4, 8):
+        await made.report(number, said("y" * PAGE_CAP))
+    store, opened = rig.services.run_events, list[str]()
+    read = rig.services.blobs.read
+
+    async def counted(name: str, most: int) -> bytes:
+        opened.append(name)
+        return await read(name, most)
+
+    monkeypatch.setattr(rig.services.blobs, "read", counted)
+    assert (await made.get()).json()["liveness"] == "working"
+    assert opened == []
+    first = await store.read("local", made.run, 1)
+    assert [event.seq for event in first] == [2, 3, 4]
+    assert len(opened) == 2
+    seen = [each["seq"] for each in items]
+    while seen[-1] < 7:
+        page = (await made.get(f"/events?after={seen[-1]}")).json()
+        seen += [each["seq"] for each in page["items"]]
+    assert seen == [*range(1, 8)]
 
 
 async def test_events_are_followed_live_from_any_server_until_the_run_has_ended(rig: Rig) -> None:
@@ -271,7 +295,11 @@ async def test_no_canary_is_in_any_table_log_error_or_audit_row(
     made = await Reporting.of(rig, prompt)
     await made.report(1, said(output), {"sessionUpdate": "agent_thought_chunk", "x": thought})
     await made.report(2, kind="prompt_failed", error={"message": output, "code": output}, stderrTail=thought)
-    told += [(await made.get()).text, (await made.get("/events?content=false")).text]
+    shown = (await made.get()).json()
+    assert (
+        shown.pop("title") == prompt.splitlines()[0].strip()
+    )  # the one thing of it that was written by somebody
+    told += [json.dumps(shown), (await made.get("/events?content=false")).text]
     audit = await rig.client.get("/v1/audit", headers=await rig.bearer(rig.people["owner"]))
     places = {
         **await stored(rig.services.database, request),  # type: ignore[arg-type]
@@ -324,3 +352,70 @@ async def test_decisions_changes_and_details_of_a_run_are_told(rig: Rig) -> None
     assert row["title"] is None
     pages = await rig.rows("select body from content_page")
     assert not any(b"old" in bytes(each["body"]) for each in pages)
+
+
+async def test_an_attempt_may_have_acted_once_more_than_a_look_was_let_pass(rig: Rig) -> None:
+    """The rule by which a run begins again by itself when its machine is lost."""
+    made = await Reporting.of(rig)
+    run = await rig.services.database.read(find_run, "local", made.run)
+    assert run is not None
+    owner = await rig.bearer(rig.people["owner"])
+
+    async def ask(sequence: int, kind: str) -> str:
+        asked = permission(rig, kind, f"/repo/{sequence}")
+        await made.report(sequence, kind="permission_request", permission=asked)
+        return str(asked["id"])
+
+    async def answer(approval: str, word: str) -> None:
+        answered = await rig.client.post(f"/approvals/{approval}/{word}", json={}, headers=owner)
+        assert answered.status_code == 200, answered.text
+
+    async def acted() -> bool:
+        return await rig.services.database.read(_may_have_acted, run)
+
+    assert not await acted()
+    passed = await ask(1, "read")
+    assert [
+        row["status"] for row in await rig.rows(f"select status from keyed_call where id = '{passed}'")
+    ] == ["passed"]
+    assert not await acted()
+    await answer(await ask(2, "edit"), "deny")
+    assert not await acted()
+    asked = await ask(3, "edit")
+    assert not await acted()  # nobody has answered it
+    await answer(asked, "approve")
+    assert await acted()  # whether or not it was used: it may be under way
+    other = await Reporting.of(rig)
+    found = await rig.services.database.read(find_run, "local", other.run)
+    assert found is not None
+    assert not await rig.services.database.read(_may_have_acted, found)
+    await rig.services.database.transact(
+        rows,
+        EVENTS_SQL.add_event(
+            workspace="local",
+            run=other.run,
+            seq=1,
+            attempt=1,
+            report=1,
+            type="unasked-effect",
+            bytes=1,
+            at=1,
+            blob=None,
+        ),
+    )
+    assert await rig.services.database.read(_may_have_acted, found)
+
+
+async def test_a_runner_that_was_shut_out_is_not_heard_any_more(rig: Rig) -> None:
+    made = await Reporting.of(rig)
+    run = await rig.services.database.read(find_run, "local", made.run)
+    assert run is not None
+    await made.report(1, said("one"))
+    await rig.services.database.transact(_shut_out, run, rig.clock.now_ms())
+    assert not (await made.report(2, said("two")))["fresh"]
+    approval = new_approval_id(rig.clock.now_ms())
+    action = {"agent": "rehearsal", "tool": "Write", "kind": "edit", "params": {"path": "/repo/a.txt"}}
+    asked = {"id": approval, "title": "a", "action": action, "options": [], "askedAt": 5}
+    await made.report(3, kind="permission_request", permission=asked)
+    assert await rig.rows("select id from approval") == []
+    assert [each["seq"] for each in (await made.get("/events")).json()["items"]] == [1]

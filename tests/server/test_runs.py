@@ -19,6 +19,7 @@ from legation.wire.api.runs import RunSpec
 pytestmark = pytest.mark.heavy
 
 INLINE = {"agent": "rehearsal", "prompt": "say hello"}
+JSON = {"content-type": "application/json"}
 KEY = "sk-ant-canary-0123456789-key"
 CLAUDE = {"agent": "claude", "prompt": "fix it", "secrets": {"anthropic": {"apiKey": KEY}}}
 
@@ -161,17 +162,26 @@ async def test_what_looks_like_a_secret_elsewhere_is_400_with_name_and_path(rig:
 
 async def test_members_that_nobody_knows_are_400_by_name_wherever_they_stand(rig: Rig) -> None:
     headers = await credentials(rig)
-    for body in (
-        {**INLINE, "apiKey": "canary"},
-        {**INLINE, "mcpCredentials": {"a": "canary"}},
-        {**INLINE, "capture": False},
-        {**INLINE, "environment": {"password": "canary"}},
-        {**CLAUDE, "secrets": {"anthropic": {"apiKey": KEY, "accessToken": "canary"}}},
-    ):
+    unknown: list[tuple[dict[str, Any], str | None, str]] = [
+        ({**INLINE, "apiKey": "canary"}, "apiKey", "$.apiKey"),
+        ({**INLINE, "mcpCredentials": {"a": "canary"}}, "mcpCredentials", "$.mcpCredentials"),
+        ({**INLINE, "environment": {"password": "canary"}}, "password", "$.environment.password"),
+        (
+            {**CLAUDE, "secrets": {"anthropic": {"apiKey": KEY, "accessToken": "canary"}}},
+            "accessToken",
+            "$.secrets.anthropic.accessToken",
+        ),
+        ({**INLINE, "capture": False}, None, "$"),
+    ]
+    for body, name, path in unknown:
         answer = await submit(rig, headers, body)
         assert answer.status_code == 400, answer.text
+        assert (answer.json()["data"].get("name"), answer.json()["data"]["path"]) == (name, path)
         assert "canary" not in answer.text
         assert KEY not in answer.text
+    assert (await rig.client.post("/v1/runs", content=b"{", headers={**headers, **JSON})).status_code == 400
+    assert (await submit(rig, headers, INLINE, **{"Idempotency-Key": "with a blank"})).status_code == 400
+    assert await audited(rig) == ["run.refused"] * (len(unknown) + 2)
     assert await count(rig, "run") == 0
 
 
@@ -258,6 +268,10 @@ async def test_a_batch_takes_each_by_itself(rig: Rig) -> None:
     assert await count(rig, "run") == 96
     assert (await audited(rig)).count("run.refused") == 3
     assert (await spec_of(rig, results[42]["run"]["id"])).prompts == ["number 42"]
+    whole = {"runs": [INLINE] * 1000}
+    answer = await rig.client.post("/v1/runs:batch", json=whole, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert await count(rig, "run") == 1096
     too_many = {"runs": [INLINE] * 1001}
     assert (await rig.client.post("/v1/runs:batch", json=too_many, headers=headers)).status_code == 400
 
@@ -306,6 +320,18 @@ async def test_a_template_is_its_hash_and_fills_its_variables(rig: Rig) -> None:
     ]
     assert {answer.status_code for answer in answers} == {404}
     assert len({answer.json()["detail"] for answer in answers}) == 1
+
+
+async def test_a_password_that_comes_into_an_address_by_a_variable_is_refused(rig: Rig) -> None:
+    headers = await credentials(rig)
+    place = {"type": "git", "url": "https://{{who}}@host.example/a.git"}
+    body = {**INLINE, "workspace": place, "variables": {"who": "me:canary"}}
+    answer = await submit(rig, headers, body)
+    assert (answer.status_code, answer.json()["data"]) == (
+        400,
+        {"name": "a password", "path": "$.workspace.url"},
+    )
+    assert "canary" not in answer.text
 
 
 async def test_lists_are_filtered_searched_and_paged(rig: Rig) -> None:

@@ -181,6 +181,7 @@ class _Context(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     urls: tuple[str, ...] = ()
     other_commands: tuple[str, ...] = ()
     unclear: tuple[str, ...] = ()
+    policy: str | None = None
     declared: Mapping[str, Sort] = {}
     workspace: str | None = None
     cwd: str | None = None
@@ -197,6 +198,7 @@ def context_of(action: Action, facts: Facts, places: tuple[str | None, ...] = ()
         urls=action.urls,
         other_commands=action.other_commands,
         unclear=action.unclear,
+        policy=facts.policy,
         declared=facts.declared,
         workspace=facts.workspace,
         cwd=facts.cwd,
@@ -230,8 +232,8 @@ def action_of(
         unclear=seen.unclear,
     )
     if seen.resolved is not None:
-        return action, carried(action, seen.resolved, seen.declared)
-    return action, Facts(seen.workspace, seen.cwd, seen.home, as_named, seen.declared)
+        return action, carried(action, seen.resolved, seen.declared, seen.policy)
+    return action, Facts(seen.workspace, seen.cwd, seen.home, as_named, seen.declared, policy=seen.policy)
 
 
 # Agents on other machines.
@@ -257,7 +259,8 @@ def remote_request(principal: Principal, ask: Ask, declared: Mapping[str, Sort] 
 
 def at_use(request: DoorRequest, resolved: ResolvedPaths | None) -> DoorRequest:
     """Add what was resolved again where the agent is, right before it acts."""
-    now = remote_facts(request.principal, request.action, resolved, request.facts.declared)
+    was = request.facts
+    now = remote_facts(request.principal, request.action, resolved, was.declared, was.policy)
     return replace(request, facts_at_use=now)
 
 
@@ -266,8 +269,9 @@ def looked_at_again(request: DoorRequest) -> DoorRequest:
     an agent on another machine that carried nothing, nothing is known."""
     if request.facts.resolved is None:
         return request
+    was = request.facts
     return replace(
-        request, facts=request.facts_at_use or carried(request.action, None, request.facts.declared)
+        request, facts=request.facts_at_use or carried(request.action, None, was.declared, was.policy)
     )
 
 
@@ -283,6 +287,7 @@ def remote_facts(
     action: Action,
     resolved: ResolvedPaths | None,
     declared: Mapping[str, Sort] | None = None,
+    policy: str | None = None,
 ) -> Facts:
     """Take what was resolved elsewhere, from a token or a runner alone. Any other credential (of this process, of its
     sessions, of a person's browser) acts here, where the disk can be looked at, and nobody's word counts instead."""
@@ -297,7 +302,7 @@ def remote_facts(
         )
     if resolved is not None:
         resolved.check(action.paths)
-    return carried(action, resolved, declared)
+    return carried(action, resolved, declared, policy)
 
 
 def places_of(context: Mapping[str, object] | None) -> tuple[str | None, ...]:

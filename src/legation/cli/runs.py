@@ -337,7 +337,7 @@ def _facts(info: RunView) -> dict[str, str | None]:
         "template": info.template,
         "started": when(info.started_at),
         "ended": when(info.ended_at),
-        "waits for": info.waits_for,
+        "waits for": info.waits_for and f"{info.waits_for} ({info.waits_on or 'answered'})",
         "goes on at": when(info.resume_at),
         "failed as": info.error_class,
         "why": info.error_reason,

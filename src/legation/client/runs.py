@@ -49,6 +49,7 @@ from legation.wire.api.runs import (
     RunSubmission,
     RunTimeouts,
     RunView,
+    SkillSecret,
     TemplateView,
 )
 from legation.wire.api.sessions import LocalMcp, RemoteMcp, Skills
@@ -65,15 +66,17 @@ ENDED: Final = frozenset(("succeeded", "failed", "timed_out", "cancelled"))
 _view = AsJson(RunView)
 
 
-def secrets_of(keys: Mapping[str, str | Secret], mcp: Iterable[McpSecrets] = ()) -> RunSecrets | None:
+def secrets_of(
+    keys: Mapping[str, str | Secret], mcp: Iterable[McpSecrets] = (), skills: Iterable[SkillSecret] = ()
+) -> RunSecrets | None:
     """Make the one carrier of secrets: keys by their provider (`anthropic`, `openai`, `google`, `amp`, `custom`)."""
     shown = {
         name: ProviderKey(api_key=key.reveal() if isinstance(key, Secret) else key)
         for name, key in keys.items()
     }
-    servers = tuple(mcp)
+    servers, texts = tuple(mcp), tuple(skills)
     try:
-        return RunSecrets(**shown, mcp_servers=servers) if shown or servers else None
+        return RunSecrets(**shown, mcp_servers=servers, skills=texts) if shown or servers or texts else None
     except TypeError:
         raise InvalidParams(f"cannot send a key for {', '.join(shown)}: no such provider is known") from None
 
@@ -87,6 +90,7 @@ def submit_run(
     variables: Mapping[str, str] | None = None,
     keys: Mapping[str, str | Secret] | None = None,
     mcp_secrets: Iterable[McpSecrets] = (),
+    skill_secrets: Iterable[SkillSecret] = (),
     workspace: EmptyPlace | FolderPlace | GitPlace | None = None,
     model: str | None = None,
     policy: str | None = None,
@@ -116,7 +120,7 @@ def submit_run(
         environment=environment,
         cleanup=cleanup,
         variables=variables or {},
-        secrets=secrets_of(keys or {}, mcp_secrets),
+        secrets=secrets_of(keys or {}, mcp_secrets, skill_secrets),
         priority=priority,
     )
     return ApiRequest(
@@ -188,10 +192,14 @@ def pause_run(run: str) -> ApiRequest[RunView]:
 
 
 def resume_run(
-    run: str, *, keys: Mapping[str, str | Secret] | None = None, mcp_secrets: Iterable[McpSecrets] = ()
+    run: str,
+    *,
+    keys: Mapping[str, str | Secret] | None = None,
+    mcp_secrets: Iterable[McpSecrets] = (),
+    skill_secrets: Iterable[SkillSecret] = (),
 ) -> ApiRequest[RunView]:
     """Have one go on: a paused one, a suspended one before its time, or a failed one, whose secrets went with its end: send them again."""
-    body = RunResume(secrets=secrets_of(keys or {}, mcp_secrets))
+    body = RunResume(secrets=secrets_of(keys or {}, mcp_secrets, skill_secrets))
     return sending("POST", f"{run_path(run)}/resume", body, RunView)
 
 

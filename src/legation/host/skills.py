@@ -19,7 +19,7 @@ import signal
 import stat
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -187,6 +187,21 @@ def place(skills: Sequence[Path], work: Path, forbidden: ForbiddenPlaces) -> Non
         for where in PLACES:
             for skill in skills:
                 _copy(skill, _made(work, where) / skill.name, forbidden)
+    except OSError as error:
+        raise StorageFailed(f"cannot put the skills in place: {error.strerror}; mend that") from error
+
+
+def put_texts(skills: Mapping[str, str], work: Path) -> None:
+    """Put skills of one text each in place: what stands in their `SKILL.md`, by their names. Readable by us alone."""
+    try:
+        for where in PLACES:
+            for name, text in skills.items():
+                target = _made(work, where) / _checked(name)
+                if not os.path.lexists(target):
+                    target.mkdir(mode=0o700)
+                    made = os.open(target / MARK, CREATE, 0o600)
+                    with os.fdopen(made, "w", encoding="utf-8") as file:
+                        file.write(text)
     except OSError as error:
         raise StorageFailed(f"cannot put the skills in place: {error.strerror}; mend that") from error
 

@@ -25,7 +25,7 @@ from legation.approvals.queue import first_of
 from legation.approvals.request import DoorRequest, DoorResult
 from legation.clock import Clock
 from legation.errors import Conflict, Forbidden, InvalidParams, LegationError, NotFound, RateLimited
-from legation.runner.receiver import SQL, RunnerRow
+from legation.runner.receiver import RUNS, SQL, RunnerRow
 from legation.store.database.transaction import Database, Duplicate, Transaction, only, rows
 from legation.store.secrets.sealer import Sealer
 from legation.store.secrets.vault import ContentStore
@@ -142,7 +142,7 @@ class RunnerCommands:
         if known:
             return
         try:
-            request = _request(runner, permission, size)
+            request = _request(runner, permission, size, await self._policy(runner))
             view = await self._asks.ask(request, waiter_of(runner), permission.id)
         except _REFUSED as error:
             refused = _answer(permission.id, "denied", "legation", error.message)
@@ -152,6 +152,13 @@ class RunnerCommands:
             self._database.notify(_topic(runner))  # a poll that is held begins to wait for it
         else:
             await self._put(runner, _answer_of(permission.id, view), permission.id)
+
+    async def _policy(self, runner: RunnerRow) -> str | None:
+        """Find the policy that its run was submitted with; whatever the runner says of it counts for nothing."""
+        if runner.run_id is None:
+            return None
+        row = only(await self._database.read(rows, RUNS.caps(workspace=runner.workspace, id=runner.run_id)))
+        return None if row is None else msgspec.json.decode(row["caps"], type=_Narrowed).policy
 
     # Taken.
 
@@ -208,6 +215,8 @@ class RunnerCommands:
         refusal: Callable[[DoorResult], Exception],
     ) -> AskView:
         """Use the approval that a command told of, right before the agent acts on it; sent again it is the same use."""
+        if runner.ended_at is not None:
+            raise Conflict(f"cannot use command {number}: the runner has ended; whoever goes on asks anew")
         row = only(await self._database.read(rows, SQL.command(**_of(runner), id=number)))
         if row is None or row["kind"] != "answer":
             raise NotFound(f"cannot use command {number}: it is no answer of this runner's")
@@ -262,7 +271,11 @@ def _add_command(
     return number
 
 
-def _request(runner: RunnerRow, permission: PermissionRequest, size: int) -> DoorRequest:
+class _Narrowed(msgspec.Struct):
+    policy: str | None = None
+
+
+def _request(runner: RunnerRow, permission: PermissionRequest, size: int, policy: str | None) -> DoorRequest:
     action = permission.action
     if size > MOST_PERMISSION:
         raise InvalidParams(f"cannot judge a permission of more than {MOST_PERMISSION} bytes: split the call")
@@ -275,7 +288,7 @@ def _request(runner: RunnerRow, permission: PermissionRequest, size: int) -> Doo
     return DoorRequest(
         principal=runner_principal(runner),
         action=action,
-        facts=carried(action, permission.resolved),
+        facts=carried(action, permission.resolved, policy=policy),
         approval_id=permission.id,
         session_id=runner.id,
         tool_call_id=permission.tool_call_id,

@@ -57,6 +57,7 @@ KNOWN_FIELDS: Final = frozenset(
         "changes",
         "env",
         "bundle",
+        "hide",
         "agent",
     )
 )
@@ -88,6 +89,7 @@ class RunnerConfig:
     changes: bool = False
     env: tuple[str, ...] = ()
     bundle: Mapping[str, str] | None = field(default=None, repr=False)
+    hide: tuple[Secret, ...] = ()
     agent_name: str | None = None
     agent: AgentProgram | None = None
     flush_timeout: float = FLUSH_TIMEOUT
@@ -184,6 +186,7 @@ def read_config(text: bytes) -> RunnerConfig:
         changes=bool(given.get("changes", permissions == "route")),
         env=tuple(given.get("env") or ()),
         bundle=given.get("bundle"),
+        hide=tuple(Secret(each, "secret") for each in given.get("hide") or ()),
         agent_name=given.get("agentName"),
         agent=None if given.get("agent") is None else msgspec.convert(given["agent"], AgentProgram),
         flush_timeout=float(given.get("flushTimeout", FLUSH_TIMEOUT)),
@@ -222,6 +225,9 @@ def _problems(given: dict[str, Any]) -> Iterator[str]:
         yield 'bundle: write variables with their values, like {"MY_API_KEY": "..."}, and no `env` beside it'
     elif bundle is not None and env:
         yield "env: leave it out beside `bundle`, which is all that the agent gets"
+    hidden = given.get("hide")
+    if hidden is not None and not (isinstance(hidden, list) and all(_is_text(each) for each in hidden)):
+        yield "hide: write a list of texts that nobody is to read in a report"
     if given.get("agent") is not None and not _fits(given["agent"], AgentProgram):
         yield "agent: write its `command`, `args` and `driver`, or leave it out"
     agent = given.get("agentName")

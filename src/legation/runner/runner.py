@@ -153,7 +153,7 @@ async def run(
     """Run the prompt of a configuration in its folder, or end what an earlier life began there. Return the exit code."""
     times, clock = times or RunnerTimes(), clock or SystemClock()
     redactor = Redactor()
-    hide((config.token, *choice.secrets), redactor)
+    hide((config.token, *choice.secrets, *config.hide), redactor)
     spool, trouble = Spool(config.spool_limit), DiskTrouble()
     async with (
         _signals() as signals,

@@ -290,20 +290,28 @@ class RunEventStore:
         self._content = content
         self._blobs = blobs
 
-    async def read(self, workspace: str, run_id: str, after: int, up_to_bytes: int = MAX_PAGE) -> list[Event]:
-        """The next events above that number; none where there is nothing more, or where it is another's."""
+    async def read(
+        self, workspace: str, run_id: str, after: int, up_to_bytes: int = MAX_PAGE, *, whole: bool = True
+    ) -> list[Event]:
+        """The next events above that number, at least one if there is any, else as many as fit, with what is in blobs; none where there is
+        nothing more, or where it is another's. Not `whole`: of a line that is a blob nothing but its type and its time."""
         pages = await self._content.read(workspace, run_id, EVENTS, after, up_to_bytes)
         events: list[Event] = []
         for page in pages:
             events += codec.decode(page.plain, after, _malformed)
-        if any(event.raw == _ELSEWHERE for event in events):
+        if whole and any(event.raw == _ELSEWHERE for event in events):
             bounds = {"first": events[0].seq, "last": events[-1].seq}
             found = await self._database.read(rows, SQL.blobs_of(workspace=workspace, run=run_id, **bounds))
             names = {row["seq"]: row["blob"] for row in found}
-            events = [
-                await self._whole(workspace, run_id, event, names[event.seq]) if event.seq in names else event
-                for event in events
-            ]
+            found_whole, size = list[Event](), 0
+            for event in events:
+                if event.seq in names:
+                    if found_whole and size > up_to_bytes:
+                        break  # a page may name thousands of them
+                    event = await self._whole(workspace, run_id, event, names[event.seq])
+                found_whole.append(event)
+                size += len(event.raw)
+            return found_whole
         return events
 
     async def _whole(self, workspace: str, run_id: str, event: Event, name: str) -> Event:
@@ -323,12 +331,13 @@ class RunEventStore:
         )
 
     async def liveness(self, run: Run, now_ms: int) -> Liveness:
-        events: list[Event] = []
+        events, last_at = list[Event](), None
         if run.state is RunState.RUNNING:
             place = {"workspace": run.workspace, "run": run.id}
             if last := await self._database.read(rows, SQL.last_events(**place, limit=TAIL)):
-                events = await self.read(run.workspace, run.id, min(row["seq"] for row in last) - 1)
-        return liveness_of(run, events, now_ms=now_ms)
+                first, last_at = min(row["seq"] for row in last), max(row["at"] for row in last)
+                events = await self.read(run.workspace, run.id, first - 1, whole=False)
+        return liveness_of(run, events, now_ms=now_ms, last_at=last_at)
 
 
 def _malformed(_line: bytes) -> None:
@@ -344,8 +353,9 @@ class _CallUpdate(msgspec.Struct, rename="camel"):
     raw_input: msgspec.Raw = msgspec.Raw(b"")
 
 
-def liveness_of(run: Run, tail: Sequence[Event], *, now_ms: int) -> Liveness:
-    """Tell by its progress how a run is. A process that lives is no sign of it."""
+def liveness_of(run: Run, tail: Sequence[Event], *, now_ms: int, last_at: int | None = None) -> Liveness:
+    """Tell by its progress how a run is. A process that lives is no sign of it. `last_at`: of the last event, which long ones may have left
+    out of the tail."""
     if run.state is RunState.WAITING:
         return "waiting-on-you"
     if run.state is RunState.SUSPENDED:
@@ -357,7 +367,7 @@ def liveness_of(run: Run, tail: Sequence[Event], *, now_ms: int) -> Liveness:
     calls, at_work = _calls(tail)
     if len(calls) >= LOOP_LENGTH and len(set(calls[-LOOP_LENGTH:])) == 1:
         return "looping"
-    last = tail[-1].at if tail else run.started_at or run.created_at
+    last = last_at or (tail[-1].at if tail else run.started_at or run.created_at)
     if now_ms - last > HUNG_MS:
         return "hung"
     return "waiting-on-provider" if now_ms - last > SILENT_MS and not at_work else "working"

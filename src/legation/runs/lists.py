@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -42,11 +42,13 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run with what stands beside its row: its runner's first sign of life, and the last one of any worker's."""
+    """A run with what stands beside its row: its runner's first sign of life, the last one of any worker's, and who is to answer what it
+    waits for."""
 
     run: Run
     heard_at: int | None
     worker_seen_at: int | None
+    waits_on: Literal["supervisor", "person"] | None = None
 
 
 def page_runs(
@@ -76,7 +78,13 @@ def read_run(workspace: str, run_id: str) -> Transaction[RunFacts]:
         raise absent()
     heard = only((yield _LISTS.runner_heard(workspace=workspace, id=run.attempt_id))) if run.attempt else None
     seen = only((yield _LISTS.worker_seen()))
-    return RunFacts(run, heard["heard_at"] if heard else None, seen["at"] if seen else None)
+    asked = only((yield _LISTS.asked(workspace=workspace, id=run.waits_for))) if run.waits_for else None
+    return RunFacts(
+        run,
+        heard["heard_at"] if heard else None,
+        seen["at"] if seen else None,
+        asked["needs"] if asked else None,
+    )
 
 
 def cancel_run(by: Principal, run_id: str, *, now_ms: int) -> Transaction[bool]:
@@ -115,6 +123,7 @@ def view_of_run(
     liveness: Liveness | None = None,
     notice: str | None = None,
     title: str | None = None,
+    waits_on: Literal["supervisor", "person"] | None = None,
 ) -> RunView:
     leased = bool(run.lease_token) and run.lease_expires_at > now_ms
     return RunView(
@@ -134,6 +143,7 @@ def view_of_run(
         ended_at=run.ended_at,
         deadline_at=run.deadline_at,
         waits_for=run.waits_for,
+        waits_on=waits_on,
         resume_at=run.resume_at,
         cancel_requested_at=run.cancel_requested_at,
         cleanup=run.cleanup,

@@ -115,3 +115,9 @@ class Provider(Protocol):
 
     async def clean(self, run: Run, resource: RunResource) -> None:
         """Remove a resource; one that is not there is removed."""
+
+    async def retain(self, run: Run, resource: RunResource) -> bool:
+        """Keep a resource for whoever looks into it, without what may hold a secret; False of one that never stays."""
+
+    async def asks_all(self, run: Run, spec: RunSpec) -> bool:
+        """Tell whether its agent does nothing but read, search and think before an approval of ours lets it."""

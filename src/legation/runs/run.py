@@ -57,6 +57,8 @@ class RunCaps(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     retries: int = 3  # of a step that failed for a reason that may pass
     suspensions: int = 5  # by usage limits of its provider, and how long all of them together
     suspended_seconds: float = 24 * 3600.0
+    policy: str | None = None  # asked besides those in force
+    retain: bool = False  # what the installation says, of a run that does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from legation.clock import Clock
-from legation.errors import Forbidden, NotFound, StorageFailed
+from legation.errors import Conflict, Forbidden, InvalidParams, NotFound, StorageFailed, TooLarge, Unavailable
 from legation.host.launch import AgentLauncher, AgentProgram, servers_of
 from legation.host.options import AgentDefinition
+from legation.host.skills import Folder, put_in_place, put_texts
 from legation.proc import Command, ProcessLauncher, Registry
 from legation.proc.launcher import FileStdio, child_environment
 from legation.proc.registry import RegisteredChild, listed, reap
@@ -32,6 +34,7 @@ from legation.runs.states import ErrorClass, RunState
 from legation.secret import Secret
 from legation.store.database.transaction import Database, Row, Transaction, only
 from legation.store.datafolder import make_folder
+from legation.store.forbidden import ForbiddenPlaces
 from legation.store.trust import TrustedFolders
 from legation.tasks import finish, in_thread
 from legation.wire.acp.methods import McpServer
@@ -44,6 +47,9 @@ CONFIG_LIMIT: Final = 60.0  # seconds for the runner to read its configuration: 
 STOP_GRACE: Final = (
     20.0  # seconds from TERM to KILL: the agent's time to end, and the last report's to be taken
 )
+LOCAL: Final = "file://"  # of an address of a repository
+SHORTEST_HIDDEN: Final = 8  # characters of a part of a secret: a shorter one may be any word
+SKILL: Final = "skill:"  # in a bundle, before the name of a skill
 CLONE_LIMIT: Final = 600.0  # seconds: the repository's time
 SILENT_MS: Final = 60_000  # without a heartbeat, of which there is one every ten seconds, and without a process that we know of
 
@@ -61,7 +67,8 @@ _STOPS: Final = {"end_turn": RunState.SUCCEEDED, "cancelled": RunState.CANCELLED
 
 @dataclass(slots=True)
 class SandboxProvider:
-    """`report_url` is where runners of this machine reach a server, `children` the folder in which they are on file."""
+    """`report_url` is where runners of this machine reach a server, `children` the folder in which they are on file. `folder` finds one that
+    this machine serves: runs work, and take skills, in no other."""
 
     database: Database
     clock: Clock
@@ -70,6 +77,8 @@ class SandboxProvider:
     machine: str
     report_url: str
     launcher: AgentLauncher
+    folder: Folder
+    forbidden: ForbiddenPlaces
 
     def resources(self, run: Run) -> tuple[RunResource, ...]:
         return RunResource("folder", run.id), RunResource("runner", run.attempt_id)
@@ -109,14 +118,30 @@ class SandboxProvider:
             raise StorageFailed(
                 f"cannot make the folders of {run.id}: {error.strerror}; check the disk"
             ) from None
-        work = Path(place.path) if isinstance(place, FolderPlace) else self._own_work(run)
-        if not await asyncio.to_thread(work.is_dir):
+        work = await self._work(run, spec)
+        try:
+            await put_in_place(spec.skills, work, self.folder, self.forbidden)
+        except Unavailable:
+            raise  # a repository that does not answer may do so later
+        except (InvalidParams, NotFound, Conflict, Forbidden, TooLarge) as error:
             raise StepFailed(
                 ErrorClass.TENANT_PERMANENT,
-                "workspace",
-                "cannot work there: there is no such folder; name another",
-            )
+                "skills",
+                f"cannot take its skills ({error.code}); check their sources",
+            ) from None
         await self._agent(run, work)  # it is here, or it is fetched: the runner's start is no time for that
+
+    async def _work(self, run: Run, spec: RunSpec) -> Path:
+        """Find where the agent works. No reason tells a path: somebody typed it."""
+        if not isinstance(spec.workspace, FolderPlace):
+            return self._own_work(run)
+        try:
+            return await self.folder(spec.workspace.path)
+        except Forbidden:
+            why = "its folder is none of those that its machine serves; name another, or serve it (LEGATION_FOLDERS)"
+        except (NotFound, Conflict, InvalidParams):
+            why = "there is no such folder on its machine; name another"
+        raise StepFailed(ErrorClass.TENANT_PERMANENT, "workspace", f"cannot work there: {why}")
 
     async def _clone(self, run: Run, place: GitPlace) -> None:
         """Into a folder beside its own, which then gets its name: there is all of it or nothing."""
@@ -124,19 +149,42 @@ class SandboxProvider:
         if work.is_dir():
             return
         await asyncio.to_thread(shutil.rmtree, part, ignore_errors=True)
+        if place.url.startswith(LOCAL):
+            await self._served_repository(place)
         await self._git(run, "clone", "--quiet", "--", place.url, str(part))
         if place.ref is not None:
             await self._git(run, "-C", str(part), "checkout", "--quiet", "--detach", place.ref, "--")
         part.rename(work)
 
+    async def _served_repository(self, place: GitPlace) -> None:
+        try:
+            await self.folder(unquote(urlsplit(place.url).path))
+        except (Forbidden, NotFound, Conflict, InvalidParams):
+            raise StepFailed(
+                ErrorClass.TENANT_PERMANENT,
+                "workspace",
+                "cannot get the repository: it is in no folder that its machine serves; name another",
+            ) from None
+
     async def _git(self, run: Run, *args: str) -> None:
         folder = self._folder(run)
-        passed = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1"}
+        passed = {
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_ALLOW_PROTOCOL": "https:http:ssh:git:file",
+        }
         environment = child_environment(passed, home=folder / "home", tmp=folder / "tmp")
         command = Command(("git", *args), folder, environment, f"git of {run.id}")
-        async with asyncio.timeout(CLONE_LIMIT), await self._launcher().spawn(command) as git:
-            git.close_stdin()
-            ended = await git.wait()
+        try:
+            async with asyncio.timeout(CLONE_LIMIT), await self._launcher().spawn(command) as git:
+                git.close_stdin()
+                ended = await git.wait()
+        except TimeoutError:
+            raise StepFailed(
+                ErrorClass.PROVIDER_TRANSIENT,
+                "workspace",
+                f"cannot get the repository within {CLONE_LIMIT:g} s; check its address, or submit it again",
+            ) from None
         if ended.code != 0:
             raise StepFailed(
                 ErrorClass.TENANT_PERMANENT,
@@ -167,6 +215,14 @@ class SandboxProvider:
 
     async def create(self, job: RunJob) -> str:
         config = msgspec.json.encode(await self._config(job))
+        own = {
+            name.removeprefix(SKILL): each.reveal()
+            for name, each in job.secrets.items()
+            if name.startswith(SKILL)
+        }
+        await in_thread(
+            put_texts, own, self._own_work(job.run)
+        )  # submission has seen to it that this is where it works
         await in_thread(
             self._forget, job.run.attempt_id
         )  # of one that has ended: this one goes on in its folder
@@ -210,8 +266,7 @@ class SandboxProvider:
     async def _config(self, job: RunJob) -> dict[str, Any]:
         """The one place that knows what a runner is told."""
         run, spec = job.run, job.spec
-        place = spec.workspace
-        work = Path(place.path) if isinstance(place, FolderPlace) else self._own_work(run)
+        work = await self._work(run, spec)
         keys = {name: value.reveal() for name, value in job.secrets.items() if ":" not in name}
         agent = await self._agent(run, work)
         entry = await self.launcher.entry(run.agent)
@@ -237,6 +292,8 @@ class SandboxProvider:
             "mcpServers": msgspec.to_builtins(mcp_servers(spec, job.secrets)),
             # The one place where a key reaches the agent: as a variable of its own, and of nobody else's.
             "bundle": {**agent.env, **spec.environment.env_vars, **keys},
+            # And what is replaced in all that it says, wherever it has that from.
+            "hide": hidden_texts(job.secrets),
             "agent": msgspec.to_builtins(program),
             "agentName": run.agent,
             # What the agent asks is decided at home: by the rules of its workspace, a supervisor or a person.
@@ -253,8 +310,13 @@ class SandboxProvider:
         """Find how the agent is started there, and install it if need be, as for a session."""
         try:
             return (await self.launcher.launch(run.workspace, run.agent, work)).definition
-        except Forbidden as error:  # what the folder has would run unasked
-            raise StepFailed(ErrorClass.TENANT_PERMANENT, "untrusted", error.message) from None
+        except Forbidden:
+            raise StepFailed(
+                ErrorClass.TENANT_PERMANENT,
+                "untrusted",
+                f"cannot start {run.agent} there: what the folder has for agents would run unasked; look at it, then trust the "
+                "folder with `legation trust`, or use another agent",
+            ) from None
 
     def _trusts(self, run: Run, work: Path) -> bool:
         return TrustedFolders(self.data_dir, run.workspace).trusts(str(work))
@@ -311,6 +373,23 @@ class SandboxProvider:
                 f"cannot remove the folder of {run.id}: {error.strerror}; check the disk"
             ) from None
 
+    async def retain(self, run: Run, resource: RunResource) -> bool:
+        """Only the folder that it worked in: in its home, and in the runner's folder, a program may have left a key."""
+        if resource.kind != "folder":
+            return False
+        try:
+            await in_thread(_remove_but, self._folder(run), self._own_work(run))
+        except OSError as error:
+            raise StorageFailed(
+                f"cannot clean the folder of {run.id}: {error.strerror}; check the disk"
+            ) from None
+        return self._own_work(run).is_dir()
+
+    async def asks_all(self, run: Run, spec: RunSpec) -> bool:
+        """In a folder of somebody's own what that has for agents may have run, where it is trusted there."""
+        entry = await self.launcher.entry(run.agent)
+        return entry.asks_all and not isinstance(spec.workspace, FolderPlace)
+
     def _forget(self, name: str) -> None:
         for each in listed(self.children):
             if each.name == name and each.state in ("ended", "gone"):
@@ -348,10 +427,23 @@ def mcp_servers(spec: RunSpec, secrets: Mapping[str, Secret]) -> tuple[McpServer
     return servers_of(found)
 
 
+def hidden_texts(secrets: Mapping[str, Secret]) -> list[str]:
+    """List secrets as they stand, and without the word before them in a header such as `Bearer abc`."""
+    whole = [each.reveal() for name, each in secrets.items() if not name.startswith(SKILL)]
+    parts = [each.rpartition(" ")[2] for each in whole]
+    return [*dict.fromkeys((*whole, *(each for each in parts if len(each) >= SHORTEST_HIDDEN)))]
+
+
 def _write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
+
+
+def _remove_but(folder: Path, kept: Path) -> None:
+    for each in [*folder.iterdir()] if folder.is_dir() else []:
+        if each != kept:
+            shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
 
 
 def _remove(folder: Path) -> None:

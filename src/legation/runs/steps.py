@@ -24,6 +24,7 @@ from legation.runs.states import CleanupStatus, ErrorClass, RunAct, RunState, mo
 from legation.secret import Secret
 from legation.store.database.transaction import Database, Transaction, read_committed
 from legation.store.secrets.vault import ContentStore, Vault
+from legation.wire.action import EFFECTLESS
 from legation.wire.api.runs import RunSpec
 
 OBSERVE_MS: Final = (
@@ -287,19 +288,24 @@ async def stop(work: Work) -> End:
 
 
 async def clean(work: Work) -> End:
-    """Remove what was made, the last first, and destroy the secrets, whatever became of the rest."""
+    """Remove what was made, the last first, or keep it where that is wanted, and destroy the secrets, whatever became of the rest."""
     run, provider = work.run, work.provider
     failure: StepFailed | None = None
-    for each in _made_so_far(await work.tools.database.read(_resources, run)):
+    keeps, found = await _retains(work), await work.tools.database.read(_resources, run)
+    kept = any(state == "retained" for _, state in found)
+    for each in _made_so_far(found):
         await work.before("remove")
         try:
-            await provider.clean(run, each)
+            stays = keeps and await provider.retain(run, each)
+            if not stays:
+                await provider.clean(run, each)
         except Exception as error:  # noqa: BLE001 - a resource that stays holds up no other, and no secret
             failure = failure_of(error)
             await work.write("removed", partial(_cleanup, run, each, failure, work.now))
             continue
         await work.after("remove")
-        await work.write("removed", partial(_cleanup, run, each, None, work.now))
+        await work.write("removed", partial(_cleanup, run, each, None, work.now, stays))
+        kept = kept or stays
     if failure is not None and run.tries < CLEANUPS:
         pause = BACKOFF_MS[min(run.tries, len(BACKOFF_MS) - 1)]
         later = replace(run, tries=run.tries + 1, cleanup=CleanupStatus.FAILED_RETRYABLE)
@@ -307,12 +313,23 @@ async def clean(work: Work) -> End:
     await work.before("secret")
     await work.tools.vault.destroy_all(run.workspace, run.id)
     await work.after("secret")
-    return _end(work, CleanupStatus.SUCCEEDED if failure is None else CleanupStatus.FAILED_TERMINAL)
+    if failure is not None:
+        return _end(work, CleanupStatus.FAILED_TERMINAL)
+    return _end(work, CleanupStatus.SKIPPED if kept else CleanupStatus.SUCCEEDED)
+
+
+async def _retains(work: Work) -> bool:
+    """Tell whether what was made for it is to stay: its submission says so, else what the installation said then."""
+    try:
+        said = (await work.spec()).cleanup.retain
+    except NotFound:  # it is being deleted
+        return False
+    return work.run.caps.retain if said is None else said
 
 
 async def lose(work: Work) -> End:
-    """Judge a run whose machine is silent: one whose runner still reports stays; one that never had the prompt begins again. What
-    was made there stays where it is, as its cleanup says; its secrets go."""
+    """Judge a run whose machine is silent: one whose runner still reports stays; one that cannot have had an effect begins again.
+    What was made there stays where it is, as its cleanup says; its secrets go with the run's end."""
     run = work.run
     if run.state is RunState.CLEANING:
         return await _ended_uncleaned(work)
@@ -321,15 +338,26 @@ async def lose(work: Work) -> End:
         return work.again(work.tools.observe_ms)
     if seen.kind == "ended" or run.state is RunState.CANCELLING:
         return work.moved(RunAct.END, outcome=run.outcome or seen.outcome)
-    handed = await work.tools.database.read(_was_handed, run)
-    if run.state in (RunState.PREPARING, RunState.STARTING) and not handed:
-        await work.before("restart")
+    # Whoever comes back from there is not heard any more: it may be cut off, and at work. Before the look at what was approved: what is
+    # approved after it is used by nobody.
+    await work.write("restart", partial(_shut_out, run, work.now))
+    if await _had_no_effect(work):
         return work.moved(RunAct.RESTART, machine="")
     return work.failed(
         StepFailed(
             ErrorClass.MACHINE_LOST, "machine", "its machine is lost, and the prompt may have had an effect"
         )
     )
+
+
+async def _had_no_effect(work: Work) -> bool:
+    """Tell whether the newest attempt can be begun again: it never had the prompt; or its agent can do no more than read, search and
+    think without an approval from here, and nothing else was ever approved, nor anything further said to it."""
+    run, database = work.run, work.tools.database
+    if not await database.read(_was_handed, run):
+        return True
+    asks_all = await work.provider.asks_all(run, await work.spec())
+    return asks_all and not await database.read(_may_have_acted, run)
 
 
 async def _ended_uncleaned(work: Work) -> Change:
@@ -378,6 +406,15 @@ def _was_handed(run: Run) -> Transaction[bool]:
     return any(row["handed_at"] is not None for row in rows)
 
 
+def _may_have_acted(run: Run) -> Transaction[bool]:
+    who = {"workspace": run.workspace, "runner": run.attempt_id, "run": run.id, "attempt": run.attempt}
+    return bool((yield SQL.acts(**who, harmless=msgspec.json.encode(sorted(EFFECTLESS)).decode())))
+
+
+def _shut_out(run: Run, now_ms: int) -> Transaction[None]:
+    yield SQL.shut_out(workspace=run.workspace, id=run.attempt_id, now=now_ms)
+
+
 def _made(run: Run, resource: RunResource, external_id: str | None, now_ms: int) -> Transaction[None]:
     yield SQL.note_made(
         workspace=run.workspace, run=run.id, name=resource.name, external_id=external_id, now=now_ms
@@ -395,13 +432,17 @@ def _made_so_far(found: list[tuple[RunResource, str]]) -> list[RunResource]:
     return sorted(left, key=lambda each: each.kind, reverse=True)
 
 
-def _cleanup(run: Run, resource: RunResource, failure: StepFailed | None, now_ms: int) -> Transaction[None]:
+def _cleanup(
+    run: Run, resource: RunResource, failure: StepFailed | None, now_ms: int, stays: bool = False
+) -> Transaction[None]:
     yield SQL.add_cleanup(
         run=run.id,
         name=resource.name,
         number=run.tries + 1,
         workspace=run.workspace,
-        status="succeeded"
+        status="skipped"
+        if stays
+        else "succeeded"
         if failure is None
         else "failed_retryable"
         if run.tries < CLEANUPS
@@ -411,7 +452,8 @@ def _cleanup(run: Run, resource: RunResource, failure: StepFailed | None, now_ms
         now=now_ms,
     )
     if failure is None:
-        yield SQL.note_gone(workspace=run.workspace, run=run.id, name=resource.name, state="gone", now=now_ms)
+        state = "retained" if stays else "gone"
+        yield SQL.note_gone(workspace=run.workspace, run=run.id, name=resource.name, state=state, now=now_ms)
 
 
 @dataclass(frozen=True, slots=True)

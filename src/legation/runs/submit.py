@@ -19,12 +19,13 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from legation.agents.catalogue.entries import KNOWN, CatalogueEntry
+from legation.approvals.policy.rules import PolicySet
 from legation.clock import Clock, new_id
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, TooLarge
 from legation.runs.lists import notice_of, resume_run, view_of_new
 from legation.runs.run import SQL, SUBMISSION, TOPIC, NewRun, Run, RunCaps, added_row
 from legation.runs.templates import StoredTemplate, find_template
-from legation.secret import Secret
+from legation.secret import Secret, looks_secret
 from legation.store.audit import record_each
 from legation.store.database.transaction import (
     Database,
@@ -58,12 +59,11 @@ RESERVED: Final = "LEGATION_"
 PROVIDER: Final = "sandbox"
 
 _LISTS: Final = Queries("run_lists")
-_PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
-_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_SECRET_NAME: Final = re.compile(
-    r"(^|_)(api_?key|(access|private|secret|signing)_?key|([a-z]+_?)?token|password|passwd|passphrase|pwd|secrets?|"
-    r"credentials?|authorization|cookie|bearer)(_|$)"
+_REPOSITORY: Final = re.compile(
+    r"(https?|ssh|git)://[^/]|file:///|([A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9][A-Za-z0-9.-]*:[^:]"
 )
+_REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+@-]*", re.ASCII)
+_PLACEHOLDER: Final = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
 # Of a submission that is made of a template: all else is the template's.
 _BESIDE_TEMPLATE: Final = frozenset(
     {"template", "variables", "secrets", "priority", "idempotency_key", "cleanup"}
@@ -112,6 +112,7 @@ class RunSubmitter:
         *,
         caps: RunCaps,
         find_agent: FindAgent,
+        policies: Callable[[], PolicySet],
     ) -> None:
         self._database = database
         self._vault = vault
@@ -119,6 +120,7 @@ class RunSubmitter:
         self._clock = clock
         self._caps = caps
         self._find_agent = find_agent
+        self._policies = policies
         self._groups = Groups("legation-runs", self._add_together, MOST_AT_ONCE)
 
     async def submit(self, by: Principal, given: RunSubmission, key: str | None = None) -> Submitted:
@@ -146,7 +148,9 @@ class RunSubmitter:
         check_names(given)
         template, spec = await self._spec(by.workspace, given)
         entry = await self._entry(spec.agent)
+        check_names(spec)  # once more: variables are in it by now
         check_spec(spec, self._caps)
+        self._check_policy(spec.policy, entry.name)
         bundle = bundle_of(entry, spec, given.secrets)
         plain = msgspec.json.encode(spec)
         if len(plain) > MAX_PAGE:
@@ -162,7 +166,7 @@ class RunSubmitter:
             creator_user=by.user,
             agent=entry.name,
             provider=PROVIDER,
-            caps=self._caps,
+            caps=msgspec.structs.replace(self._caps, policy=spec.policy),
             request_hash=request_hash(given, spec, template),
             priority=given.priority,
             idempotency_key=_key_of(given.idempotency_key, key),
@@ -171,6 +175,16 @@ class RunSubmitter:
             secret_id=sealed.id if sealed else None,
         )
         return _Ready(by, run, self._content.first_page(by.workspace, run_id, SUBMISSION, plain), sealed)
+
+    def _check_policy(self, name: str | None, agent: str) -> None:
+        in_force = self._policies()
+        found = None if name is None else in_force.named(name)
+        if name is not None and (found is None or not found.covers(agent)):
+            there = ", ".join(dict.fromkeys(each.name for each in in_force.policies if each.covers(agent)))
+            raise InvalidParams(
+                f"cannot run {agent} under that policy: name one in force ({there}), or one that `legation policy starters` lists",
+                {"path": "$.policy"},
+            )
 
     async def _entry(self, name: str) -> CatalogueEntry:
         known = next((each for each in KNOWN if name in (each.name, *each.aliases)), None)
@@ -339,10 +353,6 @@ def _secrets_in_address(text: str, path: str) -> Iterator[tuple[str, str]]:
     yield from ((path, name) for name in named if looks_secret(name))
 
 
-def looks_secret(name: str) -> bool:
-    return _SECRET_NAME.search(_HUMP.sub("_", name).lower().replace("-", "_")) is not None
-
-
 def check_spec(spec: RunSpec, caps: RunCaps) -> None:
     """A-ENV-14, and the caps of the installation."""
     variables = spec.environment.env_vars
@@ -363,14 +373,36 @@ def check_spec(spec: RunSpec, caps: RunCaps) -> None:
             )
         if "\0" in value:
             raise InvalidParams(f"cannot set {name}: no variable can hold a NUL; leave it out")
+    if spec.environment.packages:
+        raise InvalidParams(
+            "cannot install packages for a run here: no sandbox of this installation does that; leave them out, or have the agent do it"
+        )
+    if spec.environment.networking == "limited":
+        raise InvalidParams(
+            "cannot limit the network of a run here: no sandbox of this installation does that; leave networking out, or say open"
+        )
+    if isinstance(spec.workspace, GitPlace):
+        _check_repository(spec.workspace)
     if spec.timeouts.run is not None and spec.timeouts.run > caps.run_seconds:
         raise InvalidParams(
             f"cannot run for {spec.timeouts.run:g} s: the most here is {caps.run_seconds:g} s"
         )
 
 
+def _check_repository(place: GitPlace) -> None:
+    if not _REPOSITORY.match(place.url):
+        raise InvalidParams(
+            "cannot clone from there: write https://host/path, ssh://host/path, host:path, or file:///path of a folder that is served",
+            {"path": "$.workspace.url"},
+        )
+    if place.ref is not None and not _REF.fullmatch(place.ref):
+        raise InvalidParams(
+            "cannot check out that ref: give a branch, a tag or a commit", {"path": "$.workspace.ref"}
+        )
+
+
 def bundle_of(entry: CatalogueEntry, spec: RunSpec, secrets: RunSecrets | None) -> dict[str, Secret]:
-    """Secrets by the names that the worker knows: variables of the agent, and `mcp:<server>:<header or variable>`."""
+    """Secrets by the names that the worker knows: variables of the agent, `mcp:<server>:<header or variable>`, `skill:<name>`."""
     given = secrets or RunSecrets()
     bundle = _provider_key(entry, given)
     for each in given.mcp_servers:
@@ -379,6 +411,14 @@ def bundle_of(entry: CatalogueEntry, spec: RunSpec, secrets: RunSecrets | None) 
         for name, value in (*each.headers.items(), *each.env.items()):
             place = f"mcp:{each.name}:{name}"
             bundle[place] = Secret(value, place)
+    if given.skills and (isinstance(spec.workspace, FolderPlace) or spec.cleanup.retain):
+        raise InvalidParams(
+            "cannot put a secret skill into a folder that stays: give the run a workspace that is empty or a clone, and do not "
+            "retain it"
+        )
+    for skill in given.skills:
+        place = f"skill:{skill.name}"
+        bundle[place] = Secret(skill.text, place)
     return bundle
 
 

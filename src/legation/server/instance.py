@@ -174,6 +174,7 @@ class Services:
             run_seconds=settings.run_timeout,
             suspensions=settings.run_suspensions,
             suspended_seconds=settings.run_suspended,
+            retain=settings.run_retain,
         )
         return RunSubmitter(
             self.database,
@@ -182,6 +183,7 @@ class Services:
             self.clock,
             caps=caps,
             find_agent=lambda name: self.hosts.launcher.entry(name),
+            policies=lambda: self.door.policies.current,
         )
 
     @cached_property

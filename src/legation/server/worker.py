@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -11,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from hmac import compare_digest
+from pathlib import Path
 from typing import Final
 
 from starlette.applications import Starlette
@@ -37,14 +39,16 @@ from legation.server.installation import (
     server_name,
     steady,
 )
-from legation.server.instance import Services
+from legation.server.instance import Services, served_folders
 from legation.server.logs import level_of, logging_to, secrets_of
 from legation.server.sessions.hosts import CHILDREN
 from legation.settings import Settings
 from legation.store.database.transaction import Database
 from legation.store.datafolder import SERVER
+from legation.store.forbidden import ForbiddenPlaces
 from legation.store.secrets.sealer import Sealer
 from legation.store.secrets.vault import ContentStore, Vault, check_keys
+from legation.tasks import in_thread
 
 EMBEDDED_DRAIN: Final = 2.0  # seconds for the steps of a server that stops: whoever waits for its end
 PING_LIMIT: Final = 3.0  # seconds: the database's time, for `/health`
@@ -99,6 +103,15 @@ def make_worker(
         # A server whose runs nobody submits starts without agents and all that starts them.
         from legation.host.launch import AgentLauncher
         from legation.runs.sandbox import SandboxProvider
+        from legation.server.fs import operations
+        from legation.server.fs.paths import ServedFolders
+
+        folders = served_folders(settings)
+        forbidden = ForbiddenPlaces.in_force(settings, os.environ, folders)
+        served = ServedFolders(folders, forbidden).everywhere()
+
+        async def folder(path: str) -> Path:
+            return await in_thread(operations.folder, served, path)
 
         return SandboxProvider(
             database=database,
@@ -111,6 +124,8 @@ def make_worker(
             launcher=AgentLauncher(
                 settings.data_dir, settings.agents, "", Redactor(), settings.rehearsal_executes
             ),
+            folder=folder,
+            forbidden=forbidden,
         )
 
     vault, content = Vault(database, sealer, clock), ContentStore(database, sealer, clock)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.approvals.installation import NOW, Installation
 from tests.postgres import EMPTY
+from tests.runs.rig import CountingProvider, Rig
 from tests.store.database.databases import BOTH, make
 from tests.store.installation import add_workspaces, new_sealer
 
@@ -18,6 +19,7 @@ from legation.approvals.queue import ApprovalQueue
 from legation.approvals.trace.chain import verify
 from legation.approvals.transitions import Unheard, get
 from legation.approvals.upkeep import SignsOfLife, supersede_lost
+from legation.runs.states import RunState
 from legation.secret import Secret
 from legation.server import inbox
 from legation.store.database import migrations
@@ -199,3 +201,32 @@ async def test_what_an_update_adds_to_a_table_postgres_knows_of_at_once(
         await database.migrate()
         known = "select null_frac from pg_stats where tablename = 'content_key' and attname = 'purged_at'"
         assert [row["null_frac"] for row in await database.read(_run, known)] == [1]
+
+
+LANDED = 7  # the newest migration of the release before durable runs
+
+
+@pytest.mark.parametrize("dialect", BOTH)
+async def test_a_database_of_before_durable_runs_takes_runs_and_keeps_what_it_had(
+    dialect: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest, sealer = migrations.chain(), new_sealer()
+    async with make(dialect, tmp_path, request, template=EMPTY) as database:
+        with monkeypatch.context() as earlier:
+            earlier.setattr(migrations, "chain", lambda: newest[:LANDED])
+            earlier.setattr(migrations, "newest", lambda: LANDED)
+            await database.migrate()
+        await add_workspaces(database)
+        await database.transact(_run, PENDING)
+        rig = Rig(database, CountingProvider(tmp_path / "things"), sealer)
+        kept = await rig.vault.put("local", "before", {"KEY": Secret("a-key-of-before", "KEY")})
+        await database.transact(rig.content.append, "local", "before", "events", 1, 1, b"said before")
+        assert [each.number for each in await database.migrate()] == [*range(LANDED + 1, len(newest) + 1)]
+        assert await database.migrate() == []
+        async with rig.working(rig.worker()):
+            run = await rig.until(await rig.submit())
+        assert (run.state, run.secret_id) == (RunState.SUCCEEDED, None)
+        assert (await rig.vault.open("local", "before", kept))["KEY"].reveal() == "a-key-of-before"
+        (page,) = await rig.content.read("local", "before", "events")
+        assert page.plain == b"said before"
+        assert (await database.read(get, "local", "apr_old")).status == "pending"

@@ -123,6 +123,7 @@ class CatalogueEntry:
     fs: bool = True  # whether it is offered to have files read and written for it; some cannot live with that
     shares: str | None = None  # the agent whose installation it is a part of
     get: str = ""  # of one that the lock has not: what its user does to have it on PATH
+    asks_all: bool = False  # about each call of each tool, so that what was not approved was not done; its driver sees to that
 
     @property
     def package(self) -> str:
@@ -208,6 +209,7 @@ _CLAUDE_CODE: Final = CatalogueEntry(
     passes=("ANTHROPIC_BASE_URL",),
     sign_in=AgentSignIn(program=_CLAUDE, args=("auth", "login"), files=(".claude/.credentials.json",)),
     placeholders={"ANTHROPIC_API_KEY": NOT_A_KEY, "ANTHROPIC_BASE_URL": _NOWHERE},
+    asks_all=True,
 )
 _CODEX_APP_SERVER: Final = CatalogueEntry(
     name="codex",
@@ -217,6 +219,7 @@ _CODEX_APP_SERVER: Final = CatalogueEntry(
     passes=("OPENAI_BASE_URL",),
     sign_in=AgentSignIn(program=_CODEX, args=("login",), files=(".codex/auth.json",)),
     placeholders={"OPENAI_API_KEY": NOT_A_KEY, "OPENAI_BASE_URL": f"{_NOWHERE}/v1"},
+    asks_all=True,
 )
 _OPENCODE_SERVER: Final = CatalogueEntry(
     name="opencode",
@@ -231,6 +234,7 @@ _OPENCODE_SERVER: Final = CatalogueEntry(
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
         "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
     },
+    asks_all=True,
 )
 MOCK: Final = "mock"  # programs written for sandbox-agent ask for it; the owner's own may stand in its place
 KNOWN: Final = (

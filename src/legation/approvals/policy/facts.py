@@ -70,8 +70,8 @@ def _by_kernel(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`workspace`, `cwd` and `home` are absolute. `declared` says what arguments of the tool are, by name. Make one for
-    each session, at least.
+    """`workspace`, `cwd` and `home` are absolute. `declared` says what arguments of the tool are, by name. `policy` is that of a run: asked
+    besides those in force. Make one for each session, at least.
 
     Folders that rules name are resolved once, when they are first needed; paths of an action every time.
     """
@@ -85,6 +85,7 @@ class Facts:
     resolved: ResolvedPaths | None = field(
         default=None, hash=False
     )  # of an agent on another machine (`carried`)
+    policy: str | None = None
     _roots: dict[str, RuleFolder | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -225,12 +226,16 @@ class Carried(msgspec.Struct, frozen=True):
 
 
 def carried(
-    action: Action, resolved: ResolvedPaths | None, declared: Mapping[str, Sort] | None = None
+    action: Action,
+    resolved: ResolvedPaths | None,
+    declared: Mapping[str, Sort] | None = None,
+    policy: str | None = None,
 ) -> Facts:
     """Make the facts of an action of an agent on another machine. Without `resolved` all is unknown."""
     told = resolved or ResolvedPaths(paths=(None,) * len(action.paths))
     known = {**told.folders, **dict(zip(action.paths, told.paths, strict=True))}
-    return Facts(told.workspace, told.cwd, told.home, Carried(known), declared or {}, resolved=told)
+    where = (told.workspace, told.cwd, told.home)
+    return Facts(*where, Carried(known), declared or {}, resolved=told, policy=policy)
 
 
 def resolve_here(action: Action, facts: Facts, folders: Iterable[str] = ()) -> ResolvedPaths:

@@ -124,6 +124,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 DEFAULT: Final = Verdict(action="deny", policy="default", rule="no-match", reason=NO_MATCH)
 
+DROPPED: Final = Verdict(
+    action="deny",
+    policy="default",
+    rule="no-policy",
+    reason="the policy that its run was submitted with is gone",
+)
+
 
 def stricter(one: Verdict, other: Verdict) -> Verdict:
     """Choose the stricter; the first where they are equally strict."""
@@ -353,10 +360,28 @@ class PolicySet:
         canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
         self.version = hashlib.sha256(canonical.encode()).hexdigest()
         self._rules: dict[tuple[str, str, str], tuple[tuple[Rule, ...], bool]] = {}
+        self._by_name: dict[str, PolicySet | None] = {}
 
     def decide(self, action: Action, facts: Facts, budget: Budget | None = None) -> Verdict:
-        """Decide on a call. It looks at nothing outside but, through `facts`, at where paths lead."""
-        budget = budget or Budget()
+        """Decide on a call. It looks at nothing outside but, through `facts`, at where paths lead. The policy of its run is
+        asked besides: it makes the verdict stricter, and never milder."""
+        verdict = self._decide(action, facts, budget or Budget())
+        if facts.policy is None or verdict.action == "deny":
+            return verdict
+        besides = self.named(facts.policy)
+        return DROPPED if besides is None else stricter(verdict, besides._decide(action, facts, Budget()))
+
+    def named(self, name: str) -> PolicySet | None:
+        """Find the policies of that name: those in force, else the one that ships."""
+        if name not in self._by_name:
+            found = [policy for policy in self.policies if policy.name == name]
+            self._by_name[name] = PolicySet(found) if found else _shipped(name)
+        return self._by_name[name]
+
+    def covers(self, agent: str) -> bool:
+        return any(policy.covers(agent) for policy in self.policies)
+
+    def _decide(self, action: Action, facts: Facts, budget: Budget) -> Verdict:
         if action.command is None:
             rules, _ = self._relevant(action.agent, action.tool, action.kind)
             return first_match(rules, ActionView(action, facts, action.kind, budget=budget))
@@ -376,7 +401,10 @@ class PolicySet:
 
     def explain(self, action: Action, facts: Facts | None = None) -> list[RuleStep]:
         """List every policy and rule that was looked at, in order. It shows arguments: only for the one who asks."""
-        return list(steps(self.policies, action, facts or Facts()))
+        facts = facts or Facts()
+        besides = None if facts.policy is None else self.named(facts.policy)
+        both = (self.policies, () if besides is None else besides.policies)
+        return [step for each in both for step in steps(each, action, facts)]
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -416,6 +444,12 @@ class PolicySet:
                             return  # nothing behind it is ever reached
 
 
+def _shipped(name: str) -> PolicySet | None:
+    from legation.approvals.policy.load import load_text, starters  # nobody needs the parser before
+
+    return next((load_text(each.text, name) for each in starters() if each.name == name), None)
+
+
 # Verdicts off the loop.
 
 # A decision looks at the disk, which may be slow or far away: never on the loop that serves everybody, and not in the
@@ -430,7 +464,7 @@ async def off_loop(work: Callable[..., T], *args: object) -> T:
 
 async def evaluate(policies: PolicySet, action: Action, facts: Facts) -> tuple[Verdict, Facts]:
     """Find the verdict, and the facts that it was found with: grants are asked with those, without another look."""
-    known = policies.by_name(action)
+    known = policies.by_name(action) if facts.policy is None else None
     if known is not None and known.action in ("allow", "deny"):  # what is asked about has its paths looked up
         return known, facts.once()
     if action.command is not None:  # else there are no lines to read

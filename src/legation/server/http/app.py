@@ -30,6 +30,7 @@ from starlette.types import Message, Receive, Scope, Send
 from legation import __version__
 from legation.clock import Clock, SystemClock, new_id
 from legation.errors import (
+    Cancelled,
     ConfigInvalid,
     Conflict,
     InternalError,
@@ -542,20 +543,26 @@ class App:
             call = Call(principal, state.request_id, request, self._services, self._authenticate)
             if (answer := await self._elsewhere(call, resource.path, path)) is not None:
                 return answer
-        arguments: dict[str, object] = {}
-        query = b"" if operation.unread else scope["query_string"]
-        if (contract := operation.contract).parameters or query:
-            arguments = read_parameters(
-                contract.parameters, path, query, scope["headers"], tolerant=operation.tolerant
-            )
-        if contract.body is not None:
-            is_open, asked = operation.access.open, self._clock.monotonic()
-            limit = self._open_body_bytes if is_open else max(operation.body_bytes, self._max_body_bytes)
-            arguments["body"] = await contract.body.read(headers, receive, self._bodies, limit)
-            if not is_open and self._clock.monotonic() - asked > BODY_TRUST:
-                # Whoever holds a body back would outlive a revocation by as long.
-                state.principal = principal = await self._authenticate(request)
-                operation.access.check(principal)
+        contract, arguments, asked = operation.contract, dict[str, object](), self._clock.monotonic()
+        is_open = operation.access.open
+        try:
+            query = b"" if operation.unread else scope["query_string"]
+            if contract.parameters or query:
+                arguments = read_parameters(
+                    contract.parameters, path, query, scope["headers"], tolerant=operation.tolerant
+                )
+            if contract.body is not None:
+                limit = self._open_body_bytes if is_open else max(operation.body_bytes, self._max_body_bytes)
+                arguments["body"] = await contract.body.read(headers, receive, self._bodies, limit)
+        except LegationError as error:
+            if operation.refused is not None and not isinstance(error, Cancelled):
+                call = Call(principal, state.request_id, request, self._services, self._authenticate)
+                await operation.refused(call, error)
+            raise
+        if not is_open and self._clock.monotonic() - asked > BODY_TRUST:
+            # Whoever holds a body back would outlive a revocation by as long.
+            state.principal = principal = await self._authenticate(request)
+            operation.access.check(principal)
         call = Call(principal, state.request_id, request, self._services, self._authenticate)
         return write(operation, await operation.handler(call, **arguments))
 

@@ -26,6 +26,7 @@ from starlette.requests import Request
 from starlette.types import Message, Receive
 
 from legation.errors import Cancelled, ConfigInvalid, Forbidden, InvalidParams, TooLarge, UnsupportedMedia
+from legation.secret import looks_secret
 
 REQUIRED: Final = object()
 BODY_SECONDS: Final = 60.0  # the caller's time to send a whole body, over a slow line
@@ -42,6 +43,7 @@ _MOST_FIELDS: Final = 1000  # of one query; nobody repeats a parameter more ofte
 _BOOLEANS: Final = {"true": True, "false": False}
 _MOST_DIGITS: Final = 15  # of a length; Python refuses to read numbers of thousands of digits
 _JSON: Final = b"application/json"
+_UNKNOWN: Final = re.compile(r"^Object contains unknown field `(?P<name>[A-Za-z0-9_.-]{1,64})`")
 # Bytes of a body that is looked through on the loop: the densest of that size takes some milliseconds.
 _LOOKED_AT_ON_LOOP: Final = 64 * 1024
 
@@ -392,6 +394,12 @@ class JsonBody:
             self._refuse(first)
 
     def _refuse(self, error: msgspec.DecodeError) -> NoReturn:
+        if (unknown := _UNKNOWN.search(str(error))) is not None and looks_secret(unknown["name"]):
+            where = f"{expectation(error, self.type)[0]}.{unknown['name']}"
+            raise InvalidParams(
+                f"cannot take {unknown['name']} at {where}: it looks like a secret, and nothing here takes it; leave it out",
+                {"name": unknown["name"], "path": where},
+            ) from None
         raise invalid(*expectation(error, self.type)) from None
 
 

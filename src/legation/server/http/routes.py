@@ -138,6 +138,9 @@ class RouteOptions(TypedDict, total=False):
     takes: str  # the media type of a body that the handler reads itself, as it arrives, from `call.request`
     listed: bool  # False: not part of the OpenAPI document
     body_bytes: int  # the longest `body`, where the limit of the settings is too small for what it is for
+    refused: Callable[
+        [Call, LegationError], Awaitable[None]
+    ]  # hears of a request that cannot be read; what it raises is answered instead
     unread: bool  # neither the path's parameters nor the query are looked at; else all of them are declared
 
 
@@ -169,6 +172,7 @@ class Operation:
     takes: str | None = None
     listed: bool = True
     body_bytes: int = 0
+    refused: Callable[[Call, LegationError], Awaitable[None]] | None = None
     unread: bool = False
     tolerant: bool = False  # what it does not know in the query is ignored, as the original does
 

@@ -59,12 +59,19 @@ _NONE: Final = msgspec.Raw(b"null")
 _submission = JsonBody(RunSubmission, None)
 
 
+async def _unread(call: Call, error: LegationError) -> None:
+    """Write down that a submission was refused which could not be read: it counts as one."""
+    await _limit(call, 1)
+    await call.services.runs.refuse(call.principal, [error])
+
+
 @routes.post(
     "/v1/runs",
     access=needs("operate"),
     status=201,
     errors=(NotFound, Conflict, RateLimited, TooLarge),
     body_bytes=SUBMISSION_BYTES,
+    refused=_unread,
 )
 async def submit_run(
     call: Call,
@@ -86,7 +93,11 @@ async def submit_run(
 
 
 @routes.post(
-    "/v1/runs:batch", access=needs("operate"), errors=(RateLimited, TooLarge), body_bytes=BATCH_BYTES
+    "/v1/runs:batch",
+    access=needs("operate"),
+    errors=(RateLimited, TooLarge),
+    body_bytes=BATCH_BYTES,
+    refused=_unread,
 )
 async def submit_runs(call: Call, body: RunBatch) -> RunsBatched:
     """Submit up to 1,000 runs; each is accepted or refused by itself.
@@ -312,6 +323,7 @@ async def _shown(call: Call, run_id: str) -> RunView:
         liveness=await services.run_events.liveness(facts.run, now),
         notice=None if facts.run.state in TERMINAL else notice_of(facts.worker_seen_at, now_ms=now),
         title=None if subject is None else subject.title,
+        waits_on=facts.waits_on,
     )
 
 

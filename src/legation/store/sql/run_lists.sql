@@ -30,6 +30,10 @@ select max(seen_at) as at from worker;
 -- name: runner_heard
 select heard_at, seen_at from runner where workspace_id = :workspace and id = :id;
 
+-- name: asked
+-- Who is to answer the approval that a run waits for.
+select needs from approval where workspace_id = :workspace and id = :id;
+
 -- name: template
 -- By its id or its hash.
 select id, name, hash, bytes, created_at, created_by from run_template

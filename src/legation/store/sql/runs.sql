@@ -244,3 +244,44 @@ select runner.limited_until, (
 from runner left join run_resource made
 on made.workspace_id = runner.workspace_id and made.run_id = runner.run_id and made.name = runner.id
 where runner.workspace_id = :workspace and runner.id = :id;
+
+-- name: caps
+-- What a run was submitted under.
+select caps from run where workspace_id = :workspace and id = :id;
+
+-- name: acts [sqlite]
+-- Whether an attempt may have done more than look: a call of a kind that is not harmless was let pass, something was done unasked, or its
+-- agent was told more than its prompt. What waits for an answer, or was refused, was not done.
+select 1 as acted where exists (
+  select 1 from keyed_call asked left join trace_step step
+  on step.workspace_id = asked.workspace_id and step.trace_id = asked.trace_id and step.step = 'proposed'
+  where asked.workspace_id = :workspace and asked.requester_kind = 'runner' and asked.requester = :runner
+  and (asked.status not in ('waiting', 'refused') or exists (
+    select 1 from approval where approval.workspace_id = asked.workspace_id and approval.id = asked.id and approval.status = 'approved'
+  ))
+  and coalesce(step.kind, 'other') not in (select value from json_each(:harmless))
+) or exists (
+  select 1 from run_event where workspace_id = :workspace and run_id = :run and attempt = :attempt and type = 'unasked-effect'
+) or exists (
+  select 1 from runner_command where workspace_id = :workspace and runner_id = :runner and kind = 'message'
+);
+
+-- name: acts [postgres]
+select 1 as acted where exists (
+  select 1 from keyed_call asked left join trace_step step
+  on step.workspace_id = asked.workspace_id and step.trace_id = asked.trace_id and step.step = 'proposed'
+  where asked.workspace_id = :workspace and asked.requester_kind = 'runner' and asked.requester = :runner
+  and (asked.status not in ('waiting', 'refused') or exists (
+    select 1 from approval where approval.workspace_id = asked.workspace_id and approval.id = asked.id and approval.status = 'approved'
+  ))
+  and coalesce(step.kind, 'other') not in (select json_array_elements_text(cast(:harmless as json)))
+) or exists (
+  select 1 from run_event where workspace_id = :workspace and run_id = :run and attempt = :attempt and type = 'unasked-effect'
+) or exists (
+  select 1 from runner_command where workspace_id = :workspace and runner_id = :runner and kind = 'message'
+);
+
+-- name: shut_out
+-- Nothing of a runner counts any more, whatever it reports or asks.
+update runner set ended_at = :now, ended_kind = 'prompt_failed', ended_code = 'runner'
+where workspace_id = :workspace and id = :id and ended_at is null;

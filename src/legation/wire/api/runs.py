@@ -39,6 +39,7 @@ PromptText = Annotated[str, Meta(min_length=1, max_length=4 * 1024 * 1024)]
 Seconds = Annotated[float, Meta(gt=0, le=30 * 86400)]
 VariableName = Annotated[str, Meta(pattern="^[A-Z_][A-Z0-9_]{0,127}$")]
 SecretText = Annotated[str, Meta(min_length=6, max_length=16 * 1024)]
+SkillText = Annotated[str, Meta(min_length=1, max_length=256 * 1024)]
 HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9-]{1,40}$")]
 TemplateName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_.-]{0,30}$")]
 RunKey = Annotated[str, Meta(pattern="^[!-~]{1,255}$")]
@@ -73,15 +74,17 @@ class RunTimeouts(RequestBody, kw_only=True):
 
 
 class RunEnvironment(RequestBody, kw_only=True):
+    """`packages` and a `networking` that is limited take a sandbox that can see to it: without one they are refused, never passed over."""
+
     env_vars: Mapping[VariableName, Annotated[str, Meta(max_length=4096)]] = {}
     packages: Mapping[Literal["apt", "cargo", "gem", "go", "npm", "pip"], list[Name]] = {}
-    networking: Literal["limited", "open"] = "limited"
+    networking: Literal["limited", "open"] | None = None
 
 
 class RunCleanup(RequestBody, kw_only=True):
-    """`retain`: what was made for the run stays; its secrets never do."""
+    """`retain`: the folder that was made for the run stays; its secrets never do. Without it, as the installation says."""
 
-    retain: bool = False
+    retain: bool | None = None
 
 
 class RunSpec(RequestBody, kw_only=True):
@@ -118,9 +121,19 @@ class McpSecrets(RequestBody, kw_only=True):
         return f"<McpSecrets {self.name}>"
 
 
+class SkillSecret(RequestBody, kw_only=True):
+    """A skill that nobody else is to read: the text of its `SKILL.md`."""
+
+    name: Annotated[str, Meta(pattern="^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$")]
+    text: SkillText
+
+    def __repr__(self) -> str:
+        return f"<SkillSecret {self.name}>"
+
+
 class RunSecrets(RequestBody, kw_only=True):
     """The one member of a submission that holds secrets: the key of the provider that the agent uses (`custom` for an agent of the
-    owner's own), and what MCP servers are shown. Kept sealed for the life of the run, and in nothing else."""
+    owner's own), what MCP servers are shown, and skills that are secret. Kept sealed for the life of the run, and in nothing else."""
 
     anthropic: ProviderKey | None = None
     openai: ProviderKey | None = None
@@ -128,6 +141,7 @@ class RunSecrets(RequestBody, kw_only=True):
     amp: ProviderKey | None = None
     custom: ProviderKey | None = None
     mcp_servers: Annotated[tuple[McpSecrets, ...], Meta(max_length=64)] = ()
+    skills: Annotated[tuple[SkillSecret, ...], Meta(max_length=32)] = ()
 
     def __repr__(self) -> str:
         return "<RunSecrets>"
@@ -196,7 +210,10 @@ class RunView(ResponseBody, kw_only=True):
     started_at: int | None = None
     ended_at: int | None = None
     deadline_at: int | None = None
-    waits_for: str | None = None
+    waits_for: str | None = None  # an approval
+    waits_on: Literal["supervisor", "person"] | None = (
+        None  # who is to answer it, of one that is read by itself
+    )
     resume_at: int | None = None
     cancel_requested_at: int | None = None
     cleanup: str = "not_started"
