@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 import websockets
+from tests.agents.bytes_agent import PRELUDE
 from tests.cli.command import legation
 from tests.cli.server_process import Running, running
 from tests.server.acp.acp_server import LIMIT, Client
@@ -133,6 +135,56 @@ async def test_deciding_takes_a_credential_while_agents_run_but_a_client_answers
         await client.leave()
 
 
+def test_no_way_round_the_routes_that_decide_while_agents_run(tmp_path: Path) -> None:
+    """An agent could turn its own asking off, or start one that does not ask."""
+    with running(tmp_path, *START) as server:
+        server.line()
+        url, own = server.server_file().url, server.server_file().token
+        # Nobody runs yet: no agent can be the caller.
+        body = {"agent": "mock", "permissionMode": "bypass"}
+        assert call(url, "POST", "/v1/sessions/first", json=body).status_code == 200
+        assert call(url, "POST", "/v1/sessions/usual", json={"agent": "mock"}).status_code == 200
+        for mode in ("bypass", "acceptEdits"):
+            for method, name, more in (("POST", "second", {"agent": "mock"}), ("PATCH", "usual", {})):
+                got = call(url, method, f"/v1/sessions/{name}", json={**more, "permissionMode": mode})
+                assert got.status_code == 403, (method, mode, got.text)
+                assert "send the credential of one" in got.json()["detail"]
+        assert call(url, "GET", "/v1/sessions/second").status_code == 404
+        changed = call(url, "PATCH", "/v1/sessions/usual", own, json={"permissionMode": "bypass"})
+        assert changed.json()["permissionMode"] == "bypass"
+        # To have it ask again takes nobody's word.
+        less = call(url, "PATCH", "/v1/sessions/first", json={"permissionMode": "default"})
+        assert less.json()["permissionMode"] == "default"
+
+
+PLANS = """
+hello(); session()
+prompt = prompted()
+permission(7, title="1. Paint it", kind="switch_mode")
+answer(7)
+done(prompt)
+stay()
+"""
+
+
+def test_a_plan_is_not_approved_as_a_question_without_a_credential(tmp_path: Path) -> None:
+    agents = tmp_path / "agents.toml"
+    args = json.dumps(["-I", "-S", "-c", PRELUDE + PLANS])
+    agents.write_text(f"[agents.plans]\ncommand = {sys.executable!r}\nargs = {args}\n")
+    with running(tmp_path, *START, LEGATION_AGENTS=str(agents)) as server:
+        server.line()
+        url = server.server_file().url
+        made = call(url, "POST", "/v1/sessions/s", json={"agent": "plans"})
+        assert made.status_code == 200, made.text
+        stream = {"message": "go"}  # which ends where something is asked
+        assert "question.requested" in call(url, "POST", "/v1/sessions/s/messages/stream", json=stream).text
+        [waits] = call(url, "GET", "/v1/sessions/s").json()["pendingQuestions"]
+        path, yes = f"/v1/sessions/s/questions/{waits}", {"answers": [["Approve"]]}
+        assert call(url, "POST", f"{path}/reply", json=yes).status_code == 403
+        assert call(url, "POST", f"{path}/reject").status_code == 403
+        assert call(url, "POST", f"{path}/reply", server.server_file().token, json=yes).status_code == 204
+
+
 def test_limits_of_processes_are_raised_by_the_owner_alone(server: Running, url: str) -> None:
     usual = call(url, "GET", "/v1/processes/config").json()
     more = {**usual, "maxOutputBytes": usual["maxOutputBytes"] + 1}
@@ -214,6 +266,20 @@ def test_the_folder_of_the_start_is_served_and_others_are_named_by_a_flag(tmp_pa
 
     assert statuses() == [200, 200, 403]
     assert statuses("--folder", str(other), "--folder", str(home)) == [200, 403, 200]
+
+
+def test_an_agent_decides_nothing_at_a_server_beside_its_own(tmp_path: Path) -> None:
+    with running(tmp_path, *START) as first:
+        first.line()
+        with running(tmp_path, *START) as second:
+            second.line()
+            beside = tmp_path / ".local/share/legation/servers/2/server.json"
+            urls = [first.server_file().url, str(json.loads(beside.read_bytes())["url"])]
+            assert [call(url, "GET", "/grants").status_code for url in urls] == [200, 200]
+            for url in urls:
+                assert call(url, "POST", "/v1/sessions/s", json={"agent": "mock"}).status_code == 200
+                assert [call(each, "GET", "/grants").status_code for each in urls] == [401, 401]
+                assert call(url, "POST", "/v1/sessions/s/terminate").status_code == 204
 
 
 def test_two_at_once_have_a_data_folder_each(tmp_path: Path) -> None:

@@ -358,7 +358,9 @@ def exactly(name: str) -> str:
 
 def must_be_person(principal: Principal, verb: str) -> None:
     if principal.level < 2 or "approve" not in principal.scopes:
-        raise Forbidden(f"cannot {verb} a grant with this credential: it takes a person who may approve")
+        raise Forbidden(
+            f"cannot {verb} a grant so: it takes a person who may approve; send the credential of one"
+        )
 
 
 def _read(row: Row) -> Grant:

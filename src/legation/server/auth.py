@@ -45,9 +45,10 @@ SESSION_MS: Final = 30 * 86_400_000  # without a visit; each visit starts it ane
 RENEW_AFTER_MS: Final = 86_400_000  # not at every visit: a new cookie a day is enough
 PROCESS: Final = "server"  # what the audit log calls them
 ANYBODY: Final = "no-token"  # and whoever needed none
-ANYBODYS_SCOPES: Final[frozenset[Scope]] = frozenset({"read", "operate", "approve"})
+ANYBODYS_SCOPES: Final[frozenset[Scope]] = frozenset({"read", "operate"})
 # Tags of the routes by which somebody decides what agents may do, or comes by a credential that does.
 DECIDING_TAGS: Final = frozenset({"approvals", "grants", "tokens", "trust"})
+ANSWERING_TAG: Final = "acp"  # where a client answers what its own connection was asked, whoever it is
 PASS_MS: Final = 3_600_000  # a pass is taken for as long, and as long again
 NOTE_INTERVAL: Final = 60.0  # seconds between two writes: how old `lastUsedAt` may be
 LAST_WRITE_LIMIT: Final = 2.0  # seconds for the last write of a server that stops: the database's time
@@ -384,14 +385,19 @@ class NoCredential(msgspec.Struct, frozen=True):
             return None  # about the caller themselves: a link to sign in with would be a credential
         # A browser lets a page of any site call this machine, and its name may be made to point here.
         self.own_origins.check_unvouched(request)
-        decides = operation.tag in DECIDING_TAGS or operation.access.scope == "approve"
-        if decides and (count := self.running()):
+        access = operation.access
+        decides = operation.tag in DECIDING_TAGS or access.scope == "approve"
+        # Counted where it matters: it reads a file for each of them.
+        count = self.running() if decides or access.may_decide else 0
+        if decides and count:
             raise Unauthenticated(
                 f"cannot do this without a credential while agents run ({count}), because it could be one of them; send "
                 "Authorization: Bearer <token>, or use the command `legation` on the server's machine",
                 {"agents": count},
             )
-        return replace(self.owner, via=ANYBODY, scopes=ANYBODYS_SCOPES)
+        approves = decides or (access.may_decide and not count) or operation.tag == ANSWERING_TAG
+        scopes = ANYBODYS_SCOPES | {"approve"} if approves else ANYBODYS_SCOPES
+        return replace(self.owner, via=ANYBODY, scopes=scopes)
 
 
 def _signed_in(found: Standing, workspace: str) -> Principal:

@@ -25,6 +25,7 @@ from legation.server.address import LOOPBACK_NAMES, listen
 from legation.server.http.app import App, AppOptions, request_id, write_problem
 from legation.server.http.routes import Authenticate, Routes
 from legation.server.sessions.hosts import CHILDREN
+from legation.store.datafolder import SERVERS
 from legation.wire.principal import Principal
 
 if TYPE_CHECKING:
@@ -57,8 +58,14 @@ def mesh_url(sockets: Sequence[socket.socket]) -> str | None:
 
 
 def agents_running(data_dir: Path) -> int:
-    """Count those that this server or a command on its data folder has started. None is jailed yet: each of them counts."""
-    return sum(each.state != "ended" or bool(each.left) for each in listed(data_dir / CHILDREN))
+    """Count those that this server or a command on its data folder has started, and those of servers beside it, which reach
+    this one as well. None is jailed yet: each of them counts."""
+    usual = data_dir.parent.parent if data_dir.parent.name == SERVERS else data_dir
+    beside = {usual, *(usual / SERVERS).glob("*")} - {data_dir}
+    # What a killed one left there nobody cleans up before its folder is used again.
+    return sum(each.state != "ended" or bool(each.left) for each in listed(data_dir / CHILDREN)) + sum(
+        each.state not in ("ended", "gone") for place in beside for each in listed(place / CHILDREN)
+    )
 
 
 def mesh_app(

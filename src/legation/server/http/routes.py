@@ -70,11 +70,13 @@ F = TypeVar("F", bound=Handler)
 class Access(msgspec.Struct, frozen=True):
     """Access to a route. `open`: no credential is looked at. `scope` None: any valid credential will do.
 
-    `person`: a session or the process, for what is about the caller's own sessions. A token acts for itself alone."""
+    `person`: a session or the process, for what is about the caller's own sessions. A token acts for itself alone.
+    `may_decide`: what is sent may also decide what an agent may do, which the route checks itself."""
 
     open: bool
     scope: Scope | None = None
     person: bool = False
+    may_decide: bool = False
 
     def check(self, principal: Principal) -> None:
         if self.person and principal.kind not in PEOPLE:
@@ -91,12 +93,12 @@ SIGNED_IN: Final = Access(open=False)
 A_PERSON: Final = Access(open=False, person=True)
 
 
-def needs(scope: Scope) -> Access:
+def needs(scope: Scope, *, may_decide: bool = False) -> Access:
     if scope not in SCOPES:
         raise TypeError(
             f"cannot declare a route that needs {scope!r}: choose from {', '.join(sorted(SCOPES))}"
         )
-    return Access(open=False, scope=scope)
+    return Access(open=False, scope=scope, may_decide=may_decide)
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ APPEARS: Final = 5.0  # seconds that a reader waits for the first message of its
 QUICK: Final = 1.0  # seconds for an answer that goes out whole, with its length: the agent's time
 SPACE_EVERY: Final = 5.0  # seconds of silence on the line: a quarter of what impatient proxies allow
 OUR_FAULT: Final = 500  # the least status that says so
-ACCESS: Final = needs("operate")
+ACCESS: Final = needs("operate")  # a client also answers what its connection was asked
 
 CONNECTION_ID: Final = "Acp-Connection-Id"  # as ACP's proposal of streamable HTTP has it
 ConnectionId = Annotated[str | None, Header(CONNECTION_ID)]

@@ -99,7 +99,7 @@ async def list_recordings(call: Call, limit: Newest = 100) -> RecordingList:
 
 @routes.post(
     "/v1/sessions/{id}",
-    access=needs("operate"),
+    access=needs("operate", may_decide=True),
     errors=(Conflict, NotFound, *STARTING),
     also={200: SessionCreated},
 )
@@ -126,7 +126,7 @@ async def read_session(call: Call, id: str) -> SessionInfo:
 
 @routes.patch(
     "/v1/sessions/{id}",
-    access=needs("operate"),
+    access=needs("operate", may_decide=True),
     errors=(NotFound, Conflict, SessionClosed, *STARTING),
 )
 async def change_session(call: Call, id: str, body: SessionChange) -> SessionInfo:
@@ -197,7 +197,7 @@ async def reply_permission(call: Call, id: str, permission: str, body: Permissio
 
 @routes.post(
     "/v1/sessions/{id}/questions/{question}/reply",
-    access=needs("operate"),
+    access=needs("operate", may_decide=True),
     errors=(NotFound, Conflict, AlreadyAnswered, Forbidden),
 )
 async def reply_question(call: Call, id: str, question: str, body: QuestionAnswers) -> None:
@@ -211,7 +211,7 @@ async def reply_question(call: Call, id: str, question: str, body: QuestionAnswe
 
 @routes.post(
     "/v1/sessions/{id}/questions/{question}/reject",
-    access=needs("operate"),
+    access=needs("operate", may_decide=True),
     errors=(NotFound, Conflict, AlreadyAnswered, Forbidden),
 )
 async def reject_question(call: Call, id: str, question: str) -> None:
