@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import shutil
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,7 +35,7 @@ from legation.secret import Secret
 from legation.store.database.transaction import Database, Row, Transaction, only
 from legation.store.datafolder import make_folder
 from legation.store.trust import TrustedFolders
-from legation.tasks import finish, in_thread
+from legation.tasks import in_thread
 from legation.wire.acp.methods import McpServer
 from legation.wire.api.runs import FolderPlace, GitPlace, RunSpec
 from legation.wire.api.sessions import LocalMcp, RemoteMcp
@@ -180,8 +182,7 @@ class SandboxProvider:
             os.close(reading)
         try:
             await job.still_ours()  # without a configuration it does nothing and ends
-            async with asyncio.timeout(CONFIG_LIMIT):
-                await finish(asyncio.to_thread(_write_all, writing, config))
+            await in_thread(_write_all, writing, config, CONFIG_LIMIT)
         except (OSError, TimeoutError):
             raise StepFailed(
                 ErrorClass.UNAVAILABLE,
@@ -263,7 +264,7 @@ class SandboxProvider:
         row = await self.database.read(_runner_state, run)
         if row is None:
             return Observation("gone", heard=False)
-        if row["ended_at"] is None and not self._works(row):
+        if row["ended_at"] is None and not self._works(run, row):
             row = await self.database.read(
                 _runner_state, run
             )  # its last word may have come just before its end
@@ -279,10 +280,10 @@ class SandboxProvider:
             )
         return _ended(row["ended_kind"], row["ended_code"] or "unknown")
 
-    def _works(self, row: Row) -> bool:
-        """Whether its process is there; one that is not known here is told by its heartbeats."""
+    def _works(self, run: Run, row: Row) -> bool:
+        """Whether its process is there; one that is not known here, or is another machine's, is told by its heartbeats."""
         pid, _, started = (row["external_id"] or "").partition(":")
-        if not pid:
+        if not pid or run.machine != self.machine:
             return bool(row["seen_at"] > self.clock.now_ms() - SILENT_MS)
         found = process(int(pid))
         return found is not None and found.started == int(started) and not found.dead
@@ -348,10 +349,16 @@ def mcp_servers(spec: RunSpec, secrets: Mapping[str, Secret]) -> tuple[McpServer
     return servers_of(found)
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
+def _write_all(fd: int, data: bytes, limit: float) -> None:
+    """Write into a pipe whose reader may be stuck: a thread that waits there cannot be cancelled."""
+    os.set_blocking(fd, False)
+    waiting, deadline, view = select.poll(), time.monotonic() + limit, memoryview(data)
+    waiting.register(fd, select.POLLOUT)
     while view:
-        view = view[os.write(fd, view) :]
+        if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError
+        with suppress(BlockingIOError):
+            view = view[os.write(fd, view) :]
 
 
 def _remove(folder: Path) -> None:

@@ -23,7 +23,7 @@ from legation.runs.run import SQL, SUBMISSION, Change, LeaseReturn, Run, hold
 from legation.runs.states import CleanupStatus, ErrorClass, RunAct, RunState, move
 from legation.secret import Secret
 from legation.store.database.transaction import Database, Transaction, read_committed
-from legation.store.secrets.vault import ContentStore, Vault
+from legation.store.secrets.vault import ContentStore, Vault, destroy_bundles
 from legation.wire.api.runs import RunSpec
 
 OBSERVE_MS: Final = (
@@ -226,13 +226,7 @@ async def observe(work: Work) -> End:
     run = work.run
     seen = await work.provider.observe(run)
     if seen.kind == "ended":
-        return work.moved(
-            RunAct.END,
-            outcome=seen.outcome,
-            error_class=seen.error_class,
-            error_code=seen.error_code,
-            error_reason=seen.error_reason,
-        )
+        return _ended(work, seen)
     if run.is_unwanted or (run.deadline_at is not None and work.now >= run.deadline_at):
         return work.unwanted()
     if seen.kind == "working":
@@ -244,6 +238,16 @@ async def observe(work: Work) -> End:
     made = await _create(work)
     await _record(work, made)
     return Change(work.run, replace(work.run, tries=run.tries + 1), work.now + work.tools.observe_ms)
+
+
+def _ended(work: Work, seen: Observation) -> Change:
+    return work.moved(
+        RunAct.END,
+        outcome=seen.outcome,
+        error_class=seen.error_class,
+        error_code=seen.error_code,
+        error_reason=seen.error_reason,
+    )
 
 
 def _standing(work: Work, seen: Observation) -> End:
@@ -304,10 +308,14 @@ async def clean(work: Work) -> End:
         pause = BACKOFF_MS[min(run.tries, len(BACKOFF_MS) - 1)]
         later = replace(run, tries=run.tries + 1, cleanup=CleanupStatus.FAILED_RETRYABLE)
         return Change(work.run, later, work.now + pause)
-    await work.before("secret")
-    await work.tools.vault.destroy_all(run.workspace, run.id)
-    await work.after("secret")
+    await _destroy_secrets(work)
     return _end(work, CleanupStatus.SUCCEEDED if failure is None else CleanupStatus.FAILED_TERMINAL)
+
+
+async def _destroy_secrets(work: Work) -> None:
+    """Destroy the run's bundles and its runner's token. Under the lease: somebody may have resumed the run since, with others."""
+    await work.write("secret", partial(_destroyed, work.run))
+    await work.tools.database.scrub()
 
 
 async def lose(work: Work) -> End:
@@ -319,8 +327,10 @@ async def lose(work: Work) -> End:
     seen = await work.provider.observe(run)
     if seen.kind == "working":
         return work.again(work.tools.observe_ms)
-    if seen.kind == "ended" or run.state is RunState.CANCELLING:
-        return work.moved(RunAct.END, outcome=run.outcome or seen.outcome)
+    if run.state is RunState.CANCELLING:
+        return work.moved(RunAct.END)
+    if seen.kind == "ended":
+        return _ended(work, seen)
     handed = await work.tools.database.read(_was_handed, run)
     if run.state in (RunState.PREPARING, RunState.STARTING) and not handed:
         await work.before("restart")
@@ -333,9 +343,7 @@ async def lose(work: Work) -> End:
 
 
 async def _ended_uncleaned(work: Work) -> Change:
-    await work.before("secret")
-    await work.tools.vault.destroy_all(work.run.workspace, work.run.id)
-    await work.after("secret")
+    await _destroy_secrets(work)
     return _end(work, CleanupStatus.FAILED_TERMINAL)
 
 
@@ -382,6 +390,11 @@ def _made(run: Run, resource: RunResource, external_id: str | None, now_ms: int)
     yield SQL.note_made(
         workspace=run.workspace, run=run.id, name=resource.name, external_id=external_id, now=now_ms
     )
+
+
+def _destroyed(run: Run) -> Transaction[None]:
+    yield from destroy_bundles(run.workspace, run.id)
+    yield SQL.retire_runner(workspace=run.workspace, id=run.attempt_id, none=b"")
 
 
 def _resources(run: Run) -> Transaction[list[tuple[RunResource, str]]]:
