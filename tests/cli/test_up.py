@@ -26,7 +26,9 @@ from tests.cli.command import LIMIT, environment, json_lines, legation, rehearse
 from tests.cli.server_process import Running, running
 from tests.postgres import Postgres
 
+from legation.proc.registry import RegisteredChild, listed
 from legation.proc.tree import process
+from legation.server.sessions.hosts import CHILDREN
 
 pytestmark = pytest.mark.heavy
 
@@ -644,6 +646,43 @@ def test_other_signals_end_it_as_well(tmp_path: Path, number: int) -> None:
         up.line()
         assert up.stop(number) == 0
         assert not (up.data_dir / "server.json").exists()
+
+
+def test_a_stop_leaves_runners_and_says_so_unless_runs_are_to_be_cancelled(tmp_path: Path) -> None:
+    with running(tmp_path) as up:
+        up.line()
+        task = rehearse("say begun", "stall 600")
+        run = legation(tmp_path, "run", task, "--agent", "rehearsal", "--detach").stdout.strip()
+        _until(lambda: _state(tmp_path, run) == "running")
+        stopped = legation(tmp_path, "stop")
+        assert "1 run goes on with its runner: `legation up` finds" in stopped.stdout
+        assert "after 60 minutes" in stopped.stdout
+        assert up.process.wait(LIMIT) == 0
+    [runner] = _runners(tmp_path)
+    with running(tmp_path) as up:
+        up.line()
+        assert _state(tmp_path, run) == "running"
+        assert [each.pid for each in _runners(tmp_path)] == [runner.pid]
+        stopped = legation(tmp_path, "stop", "--cancel-runs")
+        assert (stopped.stdout, stopped.stderr) == (f"stopped (pid {up.process.pid})\n", "")
+        assert up.process.wait(LIMIT) == 0
+    assert _runners(tmp_path) == []
+    found = process(runner.pid)
+    assert found is None or found.dead  # whoever collects it may take its time
+    with running(tmp_path) as up:
+        up.line()
+        assert _state(tmp_path, run) == "cancelled"
+
+
+def _state(home: Path, run: str) -> str:
+    (row,) = json_lines(legation(home, "runs", "show", run, "--json").stdout)
+    return str(row["state"])
+
+
+def _runners(home: Path) -> list[RegisteredChild]:
+    return [
+        each for each in listed(home / ".local/share/legation" / CHILDREN) if each.name.startswith("run_")
+    ]
 
 
 def test_a_worker_needs_postgres(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -13,17 +13,20 @@ from tests.runs.rig import LIMIT, Rig
 
 from legation.clock import SystemClock
 from legation.proc.registry import RegisteredChild, listed
+from legation.proc.tree import process
 from legation.runs.run import TOPIC, Run, RunCaps, request_cancel
-from legation.runs.sandbox import FOLDER
+from legation.runs.sandbox import FOLDER, _write_all
 from legation.runs.states import ErrorClass, RunState
+from legation.runs.worker import Worker, WorkerOptions
 from legation.server.auth import make_authenticate
 from legation.server.http.app import AppOptions, make_app
 from legation.server.http.server import UvicornServer
 from legation.server.instance import Services, open_instance
 from legation.server.routes import ROUTES
 from legation.server.sessions.hosts import CHILDREN
-from legation.server.worker import embedded_worker
+from legation.server.worker import embedded_worker, make_worker
 from legation.settings import load
+from legation.store.database.transaction import Rows, Transaction, parse
 
 pytestmark = pytest.mark.heavy
 
@@ -155,3 +158,90 @@ async def until(found: object) -> None:
     async with asyncio.timeout(LIMIT):
         while not await found():  # type: ignore[operator]
             await asyncio.sleep(0.02)
+
+
+def worker_elsewhere(server: Server) -> Worker:
+    """A worker of another machine, that takes any other for lost at once."""
+    services = server.services
+    options = WorkerOptions(id="elsewhere", poll=0.05, machine_lost=0.001, seen_every=0.1)
+    return make_worker(
+        replace(services.settings, data_dir=server.data_dir / "elsewhere"),
+        services.database,
+        services.clock,
+        services.sealer,
+        "elsewhere",
+        services.address.local_url,
+        options,
+    )
+
+
+async def test_a_run_whose_runner_reports_stays_though_its_machine_has_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process is looked for nowhere but on its own machine: elsewhere its heartbeats tell."""
+    async with serving(tmp_path) as server:
+        run_id = await server.rig.submit(WAITS)
+        run = await server.rig.until(run_id, lambda run: run.state is RunState.RUNNING)
+        await until(lambda: server.reports(run))
+        other = worker_elsewhere(server)
+        with monkeypatch.context() as patched:
+            patched.setattr("legation.runs.sandbox.process", lambda _pid: None)  # as on another machine
+            assert (await other.tools.providers["sandbox"]().observe(run)).kind == "working"
+        async with server.rig.working(other):
+            await server.services.database.transact(make_due, run_id)
+            await until(lambda: _value(other.figures.steps > 0))
+        run = await server.rig.run(run_id)
+        assert (run.state, run.error_reason) == (RunState.RUNNING, None)
+        await cancel(server, run_id)
+        assert (await server.rig.until(run_id)).state is RunState.CANCELLED
+
+
+async def test_a_runner_of_a_run_that_was_given_up_is_refused_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine was taken for lost and was not: the agent does not go on for nobody."""
+    monkeypatch.setattr("legation.runs.sandbox.SILENT_MS", -3_600_000)
+    async with serving(tmp_path) as server:
+        run_id = await server.rig.submit(WAITS)
+        run = await server.rig.until(run_id, lambda run: run.state is RunState.RUNNING)
+        await until(lambda: server.reports(run))
+        [runner] = server.runners()
+        async with server.rig.working(worker_elsewhere(server)):
+            await server.services.database.transact(make_due, run_id)
+            run = await server.rig.until(run_id)
+        assert (run.state, run.error_class, run.secret_id) == (
+            RunState.FAILED,
+            ErrorClass.MACHINE_LOST,
+            None,
+        )
+        await until(lambda: _value(is_over(runner)))
+
+
+def is_over(runner: RegisteredChild) -> bool:
+    found = process(runner.pid)
+    return found is None or found.dead or found.started != runner.started
+
+
+async def _value(found: object) -> object:
+    return found
+
+
+def make_due(run_id: str) -> Transaction[Rows]:
+    (query,) = parse("-- name: due\nupdate run set next_check_at = 0 where id = :id;")
+    return (yield query(id=run_id))
+
+
+async def cancel(server: Server, run_id: str) -> None:
+    services = server.services
+    await services.database.transact(request_cancel, "local", run_id, now_ms=services.clock.now_ms())
+    services.database.notify(TOPIC)
+
+
+async def test_a_runner_that_never_reads_its_task_is_given_up_in_time() -> None:
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(_write_all, writing, bytes(1_000_000), 0.1)
+    finally:
+        os.close(reading)
+        os.close(writing)

@@ -8,10 +8,13 @@ from tests.runs.rig import CountingProvider, Rig
 from tests.store.database.databases import Either
 
 from legation.errors import NotFound
-from legation.runs.provider import RunJob, StepFailed
+from legation.runs.lease import HeldRun, RunLeases
+from legation.runs.provider import Observation, RunJob, StepFailed
 from legation.runs.run import SQL, TOPIC, Run, RunCaps, request_cancel
 from legation.runs.states import CleanupStatus, ErrorClass, RunState
-from legation.store.database.transaction import Transaction
+from legation.runs.steps import STEPS
+from legation.runs.worker import _forget_workers, _lost_machines
+from legation.store.database.transaction import Transaction, parse
 
 
 @pytest.fixture
@@ -50,8 +53,6 @@ async def secrets_left(rig: Rig) -> int:
 
 
 async def _content_keys(rig: Rig) -> int:
-    from legation.store.database.transaction import parse
-
     (query,) = parse("-- name: n\nselect count(*) as n from content_key;")
 
     def count() -> Transaction[int]:
@@ -247,8 +248,6 @@ async def test_a_stolen_lease_stops_a_step_cold(rig: Rig) -> None:
 
 
 def _steal(run_id: str) -> Transaction[None]:
-    from legation.store.database.transaction import parse
-
     (query,) = parse(
         "-- name: steal\nupdate run set lease_token = 'thief', lease_owner = 'thief' where id = :id;"
     )
@@ -337,4 +336,105 @@ async def test_what_was_made_stays_where_the_run_or_else_the_installation_says_s
     assert run.cleanup == ("skipped" if wanted else "succeeded")
     assert counted(rig).left() == ([run.id] if wanted else [])
     assert (await rig.database.read(_resources, run))[run.id] == ("retained" if wanted else "gone")
+
+
+WRITES = [
+    (step.name, effect)
+    for step in STEPS
+    for effect in step.effects
+    if effect in ("journal", "record", "register", "removed", "secret")
+]
+
+
+@pytest.mark.parametrize(("step", "effect"), WRITES, ids=["-".join(each) for each in WRITES])
+async def test_a_lease_stolen_after_it_was_asked_for_leaves_nothing_written(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, step: str, effect: str
+) -> None:
+    """Between the question and the write: what is written names the lease once more."""
+    check, due, stolen = RunLeases.check, False, asyncio.Event()
+    before: list[int] = []
+
+    async def on_effect(run: Run, at: str, what: str, phase: str) -> None:
+        nonlocal due
+        if (at, what, phase) == ("start", "record", "after") and step == "observe":
+            (counted(rig).folder / run.attempt_id).unlink()  # its runner dies
+        due = (at, what, phase) == (step, effect, "before") and not stolen.is_set()
+
+    async def check_then_lose(leases: RunLeases, held: HeldRun) -> Run:
+        run = await check(leases, held)
+        if due:
+            before.extend(await rig.database.read(_written))
+            await rig.database.transact(_steal, run.id)
+            stolen.set()
+        return run
+
+    monkeypatch.setattr(RunLeases, "check", check_then_lose)
+    worker = rig.worker(on_effect=on_effect)
+    async with rig.working(worker):
+        run_id = await rig.submit()
+        await asyncio.wait_for(stolen.wait(), 60)
+        async with asyncio.timeout(60):
+            while not worker.figures.lost:
+                await asyncio.sleep(0.01)
+    assert (await rig.run(run_id)).lease_token == "thief"
+    assert await rig.database.read(_written) == before
+
+
+def _written() -> Transaction[list[int]]:
+    counts = (
+        "select count(*) as n from run_attempt",
+        "select count(*) as n from run_resource where state = 'made'",
+        "select count(*) as n from run_resource where state = 'gone'",
+        "select count(*) as n from run_resource",
+        "select count(*) as n from cleanup_attempt",
+        "select count(*) as n from runner",
+        "select count(*) as n from vault_bundle",
+    )
+    found = []
+    for number, text in enumerate(counts):
+        (query,) = parse(f"-- name: n{number}\n{text};")
+        found += [int((yield query())[0]["n"])]
+    return found
+
+
+async def test_a_silent_worker_is_not_forgotten_while_something_is_bound_to_its_machine(rig: Rig) -> None:
+    async with rig.working(rig.worker("w1", machine="m1")):
+        run_id = await rig.submit("hold")
+        await rig.until(run_id, lambda run: run.state is RunState.RUNNING)
+    await rig.database.transact(_forget_workers, rig.clock.now_ms() + 1)
+    assert await rig.database.read(_lost_machines, rig.clock.now_ms() + 1) == ["m1"]
+    async with rig.working(rig.worker("w2", machine="m1")):
+        await rig.database.transact(request_cancel, "local", run_id, now_ms=rig.clock.now_ms())
+        await rig.until(run_id)
+    await rig.database.transact(_forget_workers, rig.clock.now_ms() + 1)
+    assert await rig.database.read(_lost_machines, rig.clock.now_ms() + 1) == []
+
+
+class Refusing(CountingProvider):
+    """Its runs have failed by a word of their runner, when somebody comes to look."""
+
+    async def observe(self, run: Run) -> Observation:
+        if run.machine != "lost" or run.state is not RunState.RUNNING:
+            return await super().observe(run)
+        return Observation(
+            "ended", RunState.FAILED, ErrorClass.TENANT_PERMANENT, "key", "the key was refused"
+        )
+
+
+async def test_a_run_that_failed_before_its_machine_was_lost_keeps_its_class(
+    database: Either, tmp_path: Path
+) -> None:
+    rig = Rig(database, CountingProvider(tmp_path / "things"))
+    run_id = await rig.submit("hold")
+    async with rig.working(rig.worker("w1", machine="lost")):
+        await rig.until(run_id, lambda run: run.state is RunState.RUNNING)
+    rig = Rig(database, Refusing(tmp_path / "things"), rig.sealer)
+    async with rig.working(rig.worker("w2", machine="other", machine_lost=0.01, seen_every=0.1)):
+        run = await rig.until(run_id)
+    assert (run.state, run.error_class, run.error_code) == (
+        RunState.FAILED,
+        ErrorClass.TENANT_PERMANENT,
+        "key",
+    )
+    assert run.cleanup is CleanupStatus.FAILED_TERMINAL
     assert (run.secret_id, await secrets_left(rig)) == (None, 0)

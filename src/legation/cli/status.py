@@ -28,13 +28,15 @@ from legation.cli.command import (
 )
 from legation.errors import Forbidden, LegationError, NotFound, StorageFailed, TimedOut, Unavailable
 from legation.store.files import owner_alive
-from legation.wire.api.server import OWNER_LOCK, Sizes
+from legation.wire.api.server import OWNER_LOCK, Sizes, Stopping
 
 if TYPE_CHECKING:
     from legation.client import Legation
 
 STOP_LIMIT = 15.0  # seconds: a server's time to end what it does
 KILL_LIMIT = 5.0  # seconds: the kernel's
+CANCEL_LIMIT = 120.0  # seconds: the agents' time to end, and their runners' to report it
+RUNS_PAUSE = 0.2  # seconds between looks at whether runs have ended
 LOOK_PAUSE = 0.05  # seconds between looks at whether it is gone
 
 
@@ -114,18 +116,28 @@ def _say_sizes(sizes: Sizes) -> None:
 
 def stop(
     *,
+    cancel_runs: Annotated[
+        bool,
+        Parameter(
+            negative="", help="Cancel the runs that are at work on this machine, and wait for their end."
+        ),
+    ] = False,
     force: Annotated[bool, Parameter(negative="", help="Kill it if it does not end by itself.")] = False,
     settings: LocalFlags | None = None,
 ) -> None:
-    """Stop the Legation of this machine. Streams get their last word; what is stored stays."""
+    """Stop the Legation of this machine. Streams get their last word; what is stored stays.
+
+    Runs that are at work go on with their runners, and the next `legation up` finds them. Without one they end after an hour.
+    """
     place = replace(settings_of(settings), url=None)  # that of this machine, whatever else is set
     lock = place.data_dir / OWNER_LOCK
     if not owner_alive(lock):
         raise NotFound(f"cannot stop Legation: none runs on {place.data_dir}; `legation up` starts one")
     pid = int(lock.read_text().strip())
+    left = None
     try:
         with connect_to(place) as server:
-            server.stop()
+            left = _cancel_runs(server) if cancel_runs else server.stop()
     except (Unavailable, TimedOut, StorageFailed) as error:
         if not force:
             raise TimedOut(f"{error.message}; or kill process {pid} with `legation stop --force`") from error
@@ -134,6 +146,28 @@ def stop(
     if not _gone(lock, KILL_LIMIT):
         raise TimedOut(f"cannot stop Legation: process {pid} goes on; `legation stop --force` kills it")
     say(f"stopped (pid {pid})")
+    if left is not None and left.runs:
+        _say_left(left)
+
+
+def _cancel_runs(server: Legation) -> Stopping:
+    deadline = time.monotonic() + CANCEL_LIMIT
+    while not (found := server.stop(cancel_runs=True)).stopping:
+        if time.monotonic() > deadline:
+            raise TimedOut(
+                f"cannot stop Legation: {found.runs} of its runs have not ended; see `legation runs --active`, or leave out "
+                "--cancel-runs"
+            )
+        time.sleep(RUNS_PAUSE)
+    return found
+
+
+def _say_left(left: Stopping) -> None:
+    what = "1 run goes on with its runner" if left.runs == 1 else f"{left.runs} runs go on with their runners"
+    say(
+        f"{what}: `legation up` finds them again; without it they end after {left.orphan_after / 60:.0f} minutes."
+        " `legation stop --cancel-runs` ends them first"
+    )
 
 
 def _gone(lock: Path, limit: float) -> bool:

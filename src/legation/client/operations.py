@@ -87,7 +87,16 @@ from legation.wire.api.identity import (
     UserChange,
     Workspace,
 )
-from legation.wire.api.server import Health, KeysRotated, Prune, PruneKind, Readiness, ServerInfo, Sizes
+from legation.wire.api.server import (
+    Health,
+    KeysRotated,
+    Prune,
+    PruneKind,
+    Readiness,
+    ServerInfo,
+    Sizes,
+    Stopping,
+)
 from legation.wire.api.shape import Page
 from legation.wire.api.streams import StreamSummary
 from legation.wire.events import Event
@@ -114,9 +123,10 @@ def info() -> ApiRequest[ServerInfo]:
     return get("/v1/server", ServerInfo)
 
 
-def stop() -> ApiRequest[Health]:
-    """The server answers, then ends."""
-    return ApiRequest("POST", "/v1/stop", AsJson(Health))
+def stop(*, cancel_runs: bool = False) -> ApiRequest[Stopping]:
+    """The server answers, then ends. With `cancel_runs` it ends only where no run is at work on its machine, and cancels those that are."""
+    query = {"cancelRuns": "true"} if cancel_runs else {}
+    return ApiRequest("POST", "/v1/stop", AsJson(Stopping), query_of(query))
 
 
 def rotate_keys() -> ApiRequest[KeysRotated]:

@@ -111,6 +111,19 @@ def resume_run(by: Principal, run: Run, bundle: SealedBundle | None, *, now_ms: 
     yield from record(by, "run.resumed", run.id, {}, now_ms)
 
 
+def count_runs_of(machine: str) -> Transaction[int]:
+    """Count what is bound to a machine, of any workspace."""
+    return len((yield _LISTS.bound(machine=machine)))
+
+
+def cancel_runs_of(by: Principal, machine: str, *, now_ms: int) -> Transaction[None]:
+    """Ask for the end of what is bound to a machine and has no outcome yet. To be followed by `notify(TOPIC)`."""
+    for row in (yield _LISTS.bound(machine=machine)):
+        if row["outcome"] is None:
+            owner = msgspec.structs.replace(by, workspace=row["workspace_id"])
+            yield from cancel_run(owner, row["id"], now_ms=now_ms)
+
+
 def absent() -> NotFound:
     return NotFound("cannot find the run; check its id among yours")
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import shutil
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,7 +38,7 @@ from legation.store.database.transaction import Database, Row, Transaction, only
 from legation.store.datafolder import make_folder
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.trust import TrustedFolders
-from legation.tasks import finish, in_thread
+from legation.tasks import in_thread
 from legation.wire.acp.methods import McpServer
 from legation.wire.api.runs import FolderPlace, GitPlace, RunSpec
 from legation.wire.api.sessions import LocalMcp, RemoteMcp
@@ -236,8 +238,7 @@ class SandboxProvider:
             os.close(reading)
         try:
             await job.still_ours()  # without a configuration it does nothing and ends
-            async with asyncio.timeout(CONFIG_LIMIT):
-                await finish(asyncio.to_thread(_write_all, writing, config))
+            await in_thread(_write_all, writing, config, CONFIG_LIMIT)
         except (OSError, TimeoutError):
             raise StepFailed(
                 ErrorClass.UNAVAILABLE,
@@ -325,7 +326,7 @@ class SandboxProvider:
         row = await self.database.read(_runner_state, run)
         if row is None:
             return Observation("gone", heard=False)
-        if row["ended_at"] is None and not self._works(row):
+        if row["ended_at"] is None and not self._works(run, row):
             row = await self.database.read(
                 _runner_state, run
             )  # its last word may have come just before its end
@@ -341,10 +342,10 @@ class SandboxProvider:
             )
         return _ended(row["ended_kind"], row["ended_code"] or "unknown")
 
-    def _works(self, row: Row) -> bool:
-        """Whether its process is there; one that is not known here is told by its heartbeats."""
+    def _works(self, run: Run, row: Row) -> bool:
+        """Whether its process is there; one that is not known here, or is another machine's, is told by its heartbeats."""
         pid, _, started = (row["external_id"] or "").partition(":")
-        if not pid:
+        if not pid or run.machine != self.machine:
             return bool(row["seen_at"] > self.clock.now_ms() - SILENT_MS)
         found = process(int(pid))
         return found is not None and found.started == int(started) and not found.dead
@@ -434,10 +435,16 @@ def hidden_texts(secrets: Mapping[str, Secret]) -> list[str]:
     return [*dict.fromkeys((*whole, *(each for each in parts if len(each) >= SHORTEST_HIDDEN)))]
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
+def _write_all(fd: int, data: bytes, limit: float) -> None:
+    """Write into a pipe whose reader may be stuck: a thread that waits there cannot be cancelled."""
+    os.set_blocking(fd, False)
+    waiting, deadline, view = select.poll(), time.monotonic() + limit, memoryview(data)
+    waiting.register(fd, select.POLLOUT)
     while view:
-        view = view[os.write(fd, view) :]
+        if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError
+        with suppress(BlockingIOError):
+            view = view[os.write(fd, view) :]
 
 
 def _remove_but(folder: Path, kept: Path) -> None:

@@ -23,7 +23,7 @@ from legation.runs.run import SQL, SUBMISSION, Change, LeaseReturn, Run, hold
 from legation.runs.states import CleanupStatus, ErrorClass, RunAct, RunState, move
 from legation.secret import Secret
 from legation.store.database.transaction import Database, Transaction, read_committed
-from legation.store.secrets.vault import ContentStore, Vault
+from legation.store.secrets.vault import ContentStore, Vault, destroy_bundles
 from legation.wire.action import EFFECTLESS
 from legation.wire.api.runs import RunSpec
 
@@ -227,13 +227,7 @@ async def observe(work: Work) -> End:
     run = work.run
     seen = await work.provider.observe(run)
     if seen.kind == "ended":
-        return work.moved(
-            RunAct.END,
-            outcome=seen.outcome,
-            error_class=seen.error_class,
-            error_code=seen.error_code,
-            error_reason=seen.error_reason,
-        )
+        return _ended(work, seen)
     if run.is_unwanted or (run.deadline_at is not None and work.now >= run.deadline_at):
         return work.unwanted()
     if seen.kind == "working":
@@ -245,6 +239,16 @@ async def observe(work: Work) -> End:
     made = await _create(work)
     await _record(work, made)
     return Change(work.run, replace(work.run, tries=run.tries + 1), work.now + work.tools.observe_ms)
+
+
+def _ended(work: Work, seen: Observation) -> Change:
+    return work.moved(
+        RunAct.END,
+        outcome=seen.outcome,
+        error_class=seen.error_class,
+        error_code=seen.error_code,
+        error_reason=seen.error_reason,
+    )
 
 
 def _standing(work: Work, seen: Observation) -> End:
@@ -310,9 +314,7 @@ async def clean(work: Work) -> End:
         pause = BACKOFF_MS[min(run.tries, len(BACKOFF_MS) - 1)]
         later = replace(run, tries=run.tries + 1, cleanup=CleanupStatus.FAILED_RETRYABLE)
         return Change(work.run, later, work.now + pause)
-    await work.before("secret")
-    await work.tools.vault.destroy_all(run.workspace, run.id)
-    await work.after("secret")
+    await _destroy_secrets(work)
     if failure is not None:
         return _end(work, CleanupStatus.FAILED_TERMINAL)
     return _end(work, CleanupStatus.SKIPPED if kept else CleanupStatus.SUCCEEDED)
@@ -327,6 +329,12 @@ async def _retains(work: Work) -> bool:
     return work.run.caps.retain if said is None else said
 
 
+async def _destroy_secrets(work: Work) -> None:
+    """Destroy the run's bundles and its runner's token. Under the lease: somebody may have resumed the run since, with others."""
+    await work.write("secret", partial(_destroyed, work.run))
+    await work.tools.database.scrub()
+
+
 async def lose(work: Work) -> End:
     """Judge a run whose machine is silent: one whose runner still reports stays; one that cannot have had an effect begins again.
     What was made there stays where it is, as its cleanup says; its secrets go with the run's end."""
@@ -336,8 +344,10 @@ async def lose(work: Work) -> End:
     seen = await work.provider.observe(run)
     if seen.kind == "working":
         return work.again(work.tools.observe_ms)
-    if seen.kind == "ended" or run.state is RunState.CANCELLING:
-        return work.moved(RunAct.END, outcome=run.outcome or seen.outcome)
+    if run.state is RunState.CANCELLING:
+        return work.moved(RunAct.END)
+    if seen.kind == "ended":
+        return _ended(work, seen)
     # Whoever comes back from there is not heard any more: it may be cut off, and at work. Before the look at what was approved: what is
     # approved after it is used by nobody.
     await work.write("restart", partial(_shut_out, run, work.now))
@@ -361,9 +371,7 @@ async def _had_no_effect(work: Work) -> bool:
 
 
 async def _ended_uncleaned(work: Work) -> Change:
-    await work.before("secret")
-    await work.tools.vault.destroy_all(work.run.workspace, work.run.id)
-    await work.after("secret")
+    await _destroy_secrets(work)
     return _end(work, CleanupStatus.FAILED_TERMINAL)
 
 
@@ -419,6 +427,11 @@ def _made(run: Run, resource: RunResource, external_id: str | None, now_ms: int)
     yield SQL.note_made(
         workspace=run.workspace, run=run.id, name=resource.name, external_id=external_id, now=now_ms
     )
+
+
+def _destroyed(run: Run) -> Transaction[None]:
+    yield from destroy_bundles(run.workspace, run.id)
+    yield SQL.retire_runner(workspace=run.workspace, id=run.attempt_id, none=b"")
 
 
 def _resources(run: Run) -> Transaction[list[tuple[RunResource, str]]]:

@@ -37,6 +37,7 @@ from legation.wire.api.server import (
     Readiness,
     ServerInfo,
     Sizes,
+    Stopping,
 )
 
 if TYPE_CHECKING:
@@ -91,11 +92,25 @@ async def server(call: Call) -> ServerInfo:
 
 
 @routes.post("/v1/stop", access=needs("instance"), status=202)
-async def stop(call: Call) -> Health:
-    """Stop the server: streams get their last word, what is in flight may end, then the process exits."""
+async def stop(call: Call, cancel_runs: bool = False) -> Stopping:
+    """Stop the server: streams get their last word, what is in flight may end, then the process exits.
+
+    `runs` are at work on its machine. Their runners go on, and end by themselves after `orphanAfter` seconds without a server. With `cancelRuns` they are cancelled instead: the
+    server goes on for as long as there are any (`stopping` is false), to be asked again."""
+    from legation.runner.config import ORPHAN_AFTER
+    from legation.runs.lists import cancel_runs_of, count_runs_of
+    from legation.runs.run import TOPIC
+
+    services = call.services
+    runs = await services.database.read(count_runs_of, services.name)
+    if cancel_runs and runs:
+        now = services.clock.now_ms()
+        await services.database.transact(cancel_runs_of, call.principal, services.name, now_ms=now)
+        services.database.notify(TOPIC)
+        return Stopping(stopping=False, runs=runs, orphan_after=ORPHAN_AFTER)
     logger.info("asked to stop", extra={"request_id": call.request_id, "principal": call.principal.id})
-    call.services.stop()
-    return Health()
+    services.stop()
+    return Stopping(runs=runs, orphan_after=ORPHAN_AFTER)
 
 
 async def _database_answers(call: Call) -> bool:

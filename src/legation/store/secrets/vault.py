@@ -142,7 +142,7 @@ class Vault:
 
     async def destroy_all(self, workspace: str, owner: str) -> int:
         """Destroy all bundles of an owner; return how many there were. None is no error: a cleanup can be repeated."""
-        destroyed = await self._database.transact(_destroy_all, workspace, owner)
+        destroyed = await self._database.transact(destroy_bundles, workspace, owner)
         await self._database.scrub()
         return destroyed
 
@@ -191,7 +191,8 @@ def _destroy(workspace: str, owner: str, bundle_id: str) -> Transaction[None]:
 
 
 @conditional
-def _destroy_all(workspace: str, owner: str) -> Transaction[int]:
+def destroy_bundles(workspace: str, owner: str) -> Transaction[int]:
+    """Destroy all of an owner; alone, or as a part of another transaction, to be followed by `scrub`."""
     return len((yield _VAULT.destroy_all(workspace=workspace, owner=owner)))
 
 

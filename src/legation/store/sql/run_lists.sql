@@ -74,3 +74,7 @@ where workspace_id = :workspace and id in (select value from json_each(:ids));
 -- name: ended [postgres]
 select id, agent, state, error_class, error_reason from run
 where workspace_id = :workspace and id = any (array(select json_array_elements_text(cast(:ids as json))));
+
+-- name: bound
+-- To a machine, of any workspace: what is under way there.
+select workspace_id, id, outcome from run where machine = :machine and machine <> '' and next_check_at is not null;

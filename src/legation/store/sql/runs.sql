@@ -215,10 +215,13 @@ on conflict (id) do update set seen_at = excluded.seen_at;
 select id, machine, version, started_at, seen_at from worker where seen_at > :since;
 
 -- name: forget_workers
-delete from worker where seen_at < :before;
+-- Not while something is bound to its machine: nobody else would know that it is lost.
+delete from worker where seen_at < :before and not exists (
+  select 1 from run where run.machine = worker.machine and run.next_check_at is not null
+);
 
 -- name: lost_machines
--- Machines whose workers are all silent. Their rows stay until nothing is bound there any more.
+-- Machines whose workers are all silent.
 select machine from worker group by machine having max(seen_at) < :before;
 
 -- name: register_runner
@@ -226,6 +229,10 @@ select machine from worker group by machine having max(seen_at) < :before;
 insert into runner (id, workspace_id, token_digest, machine, created_at, seen_at, run_id, attempt)
 values (:id, :workspace, :token_digest, :machine, :now, :now, :run, :attempt)
 on conflict (id) do update set token_digest = excluded.token_digest, seen_at = excluded.seen_at;
+
+-- name: retire_runner
+-- Of a run that has ended: one that still lives somewhere is refused from now on, and stops its agent.
+update runner set token_digest = :none where workspace_id = :workspace and id = :id;
 
 -- name: runner_state
 -- How a runner stands, with the process that was noted for it, what it was told last of pausing, and the oldest approval that it waits for.

@@ -14,6 +14,14 @@ class Health(ResponseBody):
     status: Literal["ok"] = "ok"
 
 
+class Stopping(Health):
+    """Answer to a stop: how many runs are at work on this machine, and the seconds after which a runner without a server ends."""
+
+    stopping: bool = True
+    runs: int = 0
+    orphan_after: float = 0.0
+
+
 class Check(ResponseBody):
     name: str
     ok: bool
