@@ -8,9 +8,18 @@ from tests.approvals.installation import MINUTE, NOW, PERSON, SUPERVISOR, Instal
 
 from legation.approvals import listing
 from legation.approvals.approval import ApprovalAnswer
-from legation.approvals.policy.facts import Facts, carried
+from legation.approvals.policy.facts import Facts, as_named, carried
+from legation.approvals.policy.load import load_text
 from legation.approvals.sweep import door_principal
-from legation.approvals.trace.evidence import MOST_DIFF, Evidence, diffs_of, evidence_of, read_evidence
+from legation.approvals.trace.evidence import (
+    MOST_DIFF,
+    Evidence,
+    diffs_of,
+    evidence_of,
+    looks_of,
+    parts_of,
+    read_evidence,
+)
 from legation.approvals.trace.step import MAX_CONTENT
 from legation.errors import Conflict
 from legation.wire import jsontext
@@ -188,3 +197,55 @@ async def test_what_was_said_is_sealed_and_verifies(installation: Installation) 
     shown = await detail(installation, asked.id, NOW)
     assert shown.diffs[0].new_text == secret
     assert (await installation.verify()).ok
+
+
+ASKING = """
+name: shell
+agent: "*"
+rules:
+  - {id: list, kind: execute, action: allow, when: {command: {glob: "ls*"}}}
+  - {id: small, tools: pay, action: allow, when: {amount: {"<": 500}}}
+  - {id: rest, action: human_approval}
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "parts", "unreadable"),
+    [
+        ("ls -l", [("ls -l", "allow", None, None)], None),
+        (
+            "ls && cat a > /etc/b 2> c < $X",
+            [
+                ("ls", "allow", None, None),
+                ("> /etc/b", "human_approval", "write", True),
+                ("> c", "human_approval", "write", False),
+                ("< …", "human_approval", "read", None),
+                ("cat a", "human_approval", None, None),
+            ],
+            None,
+        ),
+        # What was found before nobody can know any more is shown, and nothing of it is called allowed.
+        (
+            "ls | sh && rm x",
+            [("ls", "human_approval", None, None), ("sh", "human_approval", None, None)],
+            "a shell that reads its commands",
+        ),
+    ],
+)
+def test_a_command_is_taken_apart_with_a_verdict_on_each_part(
+    command: str, parts: list[tuple[object, ...]], unreadable: str | None
+) -> None:
+    action = Action(agent="a", tool="bash", kind="execute", params={"command": command}, command=command)
+    facts = Facts(workspace="/w", cwd="/w", resolve=as_named)
+    steps = load_text(ASKING).explain(action, facts)
+    found = parts_of(action, facts, steps)
+    assert [(each.text, each.verdict, each.opens, each.outside) for each in found] == parts
+    assert (facts.line(command).unreadable or "").startswith(unreadable or "")
+    assert (facts.line(command).unreadable is None) == (unreadable is None)
+
+
+def test_the_argument_that_a_rule_looked_at_is_told() -> None:
+    action = Action(agent="a", tool="pay", kind="other", params={"amount": 700})
+    (look,) = looks_of(load_text(ASKING).explain(action, Facts()))
+    assert (look.rule, look.outcome) == ("shell:small", "no match")
+    assert look.why.startswith("amount < 500")

@@ -37,6 +37,7 @@ Route = tuple[str, str]
 DECIDED: dict[Route, str] = {
     ("GET", "/"): "open",
     ("GET", "/ui"): "open",
+    ("GET", "/ui/"): "open",
     ("GET", "/ui/{page}"): "open",
     ("GET", "/ui/{page}/{id}"): "open",
     ("GET", "/ui/{page}/{id}/{kind}/{name}"): "open",

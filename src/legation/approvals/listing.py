@@ -14,9 +14,18 @@ import msgspec
 
 from legation.approvals.approval import Approval, ApprovalState, Glob, read
 from legation.approvals.grants import active_for
+from legation.approvals.policy.rules import PolicySet, off_loop
+from legation.approvals.policy.shell.lines import prepare
 from legation.approvals.request import action_of, hide, why_ended
 from legation.approvals.trace import entries
-from legation.approvals.trace.evidence import diffs_of, read_evidence, why_asked, writable
+from legation.approvals.trace.evidence import (
+    diffs_of,
+    looks_of,
+    parts_of,
+    read_evidence,
+    why_asked,
+    writable,
+)
 from legation.approvals.trace.step import ChainStep, Seals, contents_of
 from legation.approvals.transitions import get
 from legation.errors import InvalidParams
@@ -123,9 +132,15 @@ async def views(
 
 
 async def detail(
-    database: Database, sealer: Sealer, workspace: str, approval_id: str, now_ms: int
+    database: Database,
+    sealer: Sealer,
+    workspace: str,
+    approval_id: str,
+    now_ms: int,
+    policies: PolicySet | None = None,
 ) -> ApprovalDetail:
-    """Show one, with what its agent did besides, and what was granted to it. Arguments are opened, as in `views`."""
+    """Show one, with what its agent did besides, and what was granted to it. Arguments are opened, as in `views`. `policies`:
+    those in force, which say what they would say of each part of a command."""
     approval, recent, active = await database.read(_context, workspace, approval_id, now_ms)
     (shown,) = await views(database, sealer, workspace, [approval], now_ms)
     steps, rows = await database.read(_steps, approval)
@@ -142,6 +157,8 @@ async def detail(
         context if isinstance(context, dict) else None,
     )
     evidence = read_evidence(first)
+    facts = await prepare(action, facts)
+    steps_now = [] if policies is None else await off_loop(policies.explain, action, facts)
     return ApprovalDetail(
         **{name: getattr(shown, name) for name in shown.__struct_fields__},
         recent_traces=recent,
@@ -154,6 +171,9 @@ async def detail(
         paths=list(evidence.paths) or [ApprovalPath(path=each) for each in action.paths],
         diffs=diffs_of(evidence, approval.kind, action.paths, shown.params),
         asked=why_asked(approval, steps, said, now_ms),
+        parts=parts_of(action, facts, steps_now),
+        unreadable=None if action.command is None else facts.line(action.command).unreadable,
+        looks=looks_of(steps_now),
     )
 
 
@@ -175,6 +195,8 @@ def isolated(detail: ApprovalDetail) -> ApprovalDetail:
         diffs=[
             msgspec.structs.replace(each, old_text=None, new_text=None, cut=True) for each in detail.diffs
         ],
+        parts=[],  # they are the command, and what rules looked at are the arguments
+        looks=[],
     )
 
 

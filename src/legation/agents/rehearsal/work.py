@@ -208,7 +208,7 @@ def _tail(output: bytes) -> str:
 
 
 UNASKED = "calls the client even if it did not offer this, and leaves the working folder too"
-FIELD = re.compile(r"\s+([A-Za-z_]\w*):(string|number|integer|boolean)\s*\Z")
+FIELD = re.compile(r"\s+([A-Za-z_]\w*):(string|number|integer|boolean|[A-Za-z][\w.-]*(?:\|[\w.-]+)+)\s*\Z")
 TERMINAL_LIMIT = 1 << 16
 
 
@@ -302,10 +302,14 @@ def _give_up(turn: PromptTurn, terminal_id: Json) -> None:
 
 def elicit(turn: PromptTurn, args: Args) -> None:
     question, fields = _fields(args["QUESTION"])
-    properties = {name: {"type": kind, "title": name} for name, kind in fields.items()}
+    properties = {name: {"title": name, **_schema(kind)} for name, kind in fields.items()}
     schema = {"type": "object", "properties": properties, "required": list(fields)}
     params = {"mode": "form", "message": question, "requestedSchema": schema}
     _say_answer(turn, args, "form", params)
+
+
+def _schema(kind: str) -> Json:
+    return {"type": "string", "enum": kind.split("|")} if "|" in kind else {"type": kind}
 
 
 def elicit_url(turn: PromptTurn, args: Args) -> None:
@@ -379,7 +383,7 @@ REVERSE = (
         "elicit",
         "QUESTION",
         "Asks by a form and says the answer; words `name:type` at the end are its fields "
-        "(string, number, integer, boolean).",
+        "(string, number, integer, boolean, or choices: `a|b|c`).",
         elicit,
         forced="asks even if the client did not offer forms",
     ),

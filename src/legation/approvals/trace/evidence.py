@@ -10,12 +10,14 @@ INV-E2  Too much of it never keeps a call from being asked about: a diff that is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from legation.approvals.approval import Approval, ApprovalState
 from legation.approvals.policy.facts import Facts, RuleFolder, contains, normal
+from legation.approvals.policy.rules import RuleStep
+from legation.approvals.policy.shell.split import begun
 from legation.approvals.policy.truth import YES
 from legation.approvals.trace.step import MAX_CONTENT, ChainStep, ContentName, StepKind
 from legation.wire import jsontext
@@ -27,13 +29,17 @@ from legation.wire.api.approvals import (
     AskedPerson,
     AskedPolicy,
     AskedSupervisor,
+    CommandPart,
+    RuleLook,
     WhyAsked,
     rfc3339,
 )
 
+MOST_LOOKS: Final = 20  # rules that an approval shows
 MOST_DIFF: Final = 4 * 1024 * 1024  # characters of all diffs of a call: more than anybody reads
 _MOST_ESCAPED: Final = 6  # bytes that JSON makes of a character, at most
 _WRITES: Final = frozenset({"edit", "move", "other"})  # kinds of calls that may write a file
+_OPENS: Final[Mapping[str, Literal["read", "write"]]] = {"<": "read", ">": "write"}
 # Names of arguments under which tools take the text of a file, and the two texts of a replacement.
 _CONTENTS: Final = ("content", "contents", "file_text", "new_content", "text")
 _OLD: Final = ("old_string", "old_text", "oldText", "old_str")
@@ -152,6 +158,46 @@ def _mended(diff: ApprovalDiff) -> ApprovalDiff:
 
 def writable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
+
+
+def parts_of(action: Action, facts: Facts, steps: Sequence[RuleStep]) -> list[CommandPart]:
+    """Take the command of a call apart. `steps`: why the policy in force decides on it as it does."""
+    if action.command is None:
+        return []
+    ends: dict[str | None, RuleStep] = {}
+    for step in steps:  # of each part the last step is the one that ends the search
+        if step.rule is not None and step.outcome != "no match":
+            ends[step.part] = step
+    line = facts.line(action.command)
+    found = begun(action.command) if line.unreadable else line.parts
+    texts = ["".join("…" if piece is None else piece for piece in part) for part in found]
+    return [_part(text, facts, ends.get(text, ends.get(None))) for text in texts]
+
+
+def _part(text: str, facts: Facts, end: RuleStep | None) -> CommandPart:
+    sign, _, name = text.partition(" ")
+    opens = _OPENS.get(sign)
+    outside = None
+    if opens is not None and "…" not in name and facts.workspace is not None:
+        path = facts.absolute(name)  # by its name: no look at the disk, which may be another one when it runs
+        outside = None if path is None else not contains(normal(facts.workspace), normal(path))
+    return CommandPart(
+        text=writable(text),
+        opens=opens,
+        outside=outside,
+        verdict=None if end is None else end.action,
+        rule=None if end is None else f"{end.policy}:{end.rule}",
+    )
+
+
+def looks_of(steps: Iterable[RuleStep]) -> list[RuleLook]:
+    """List the rules that looked at something of the call besides its tool and kind."""
+    found = [
+        RuleLook(rule=f"{step.policy}:{step.rule}", outcome=step.outcome, why=writable(step.why))
+        for step in steps
+        if step.rule is not None and " -> " in step.why and step.part is None
+    ]
+    return found[:MOST_LOOKS]
 
 
 def why_asked(

@@ -266,7 +266,8 @@ class _Refused(Exception):
 def _signature(
     handler: Handler, method: Method, path: str, *, unread: bool
 ) -> tuple[dict[str, object], tuple[Parameter, ...], JsonBody | None]:
-    if not _PATH.fullmatch(path):
+    # A person types the address of a page, with a slash at its end or without; a program does not guess.
+    if not _PATH.fullmatch(path.removesuffix("/") if unread else path):
         raise _Refused("write the path as /v1/things/{id}, with no slash at its end")
     if not inspect.iscoroutinefunction(handler):
         raise _Refused("make the handler an async function")

@@ -85,7 +85,12 @@ async def read_approval(call: Call, approval: str) -> ApprovalDetail:
     asked, what its agent did lately and which grants it has."""
     services = call.services
     found = await listing.detail(
-        services.database, services.sealer, call.principal.workspace, approval, services.clock.now_ms()
+        services.database,
+        services.sealer,
+        call.principal.workspace,
+        approval,
+        services.clock.now_ms(),
+        services.policies.current,
     )
     if is_isolated(call.principal, services.settings):
         found = listing.isolated(found)

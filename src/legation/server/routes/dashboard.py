@@ -45,6 +45,12 @@ async def begin_dashboard(_: Call) -> Response:
     return RedirectResponse("ui/inbox", status_code=303)
 
 
+@routes.get("/ui/", access=OPEN, media="text/html", listed=False, unread=True)
+async def begin_dashboard_below(_: Call) -> Response:
+    """To the inbox, from an address with a slash at its end."""
+    return RedirectResponse("inbox", status_code=303)
+
+
 @routes.get("/ui/{page}", access=OPEN, media="text/html", listed=False, unread=True)
 async def read_dashboard(_: Call) -> Response:
     """The page, at an address of one part; its own search stands in the query."""

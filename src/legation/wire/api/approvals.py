@@ -79,6 +79,26 @@ class ApprovalDiff(SnakeShape, kw_only=True):
     cut: bool = False
 
 
+class CommandPart(SnakeShape):
+    """A simple command that a line runs, or a file that it opens (`opens`), with the verdict on it of the policy in force.
+
+    `…` stands for what the shell will put there. `outside`: the file's name lies outside the workspace; null: that cannot be told."""
+
+    text: str
+    opens: Literal["read", "write"] | None = None
+    outside: bool | None = None
+    verdict: str | None = None
+    rule: str | None = None
+
+
+class RuleLook(SnakeShape):
+    """A rule in force that looked at an argument, and what it found."""
+
+    rule: str
+    outcome: str
+    why: str
+
+
 class AskedPolicy(SnakeShape):
     verdict: Literal["supervisor", "human_approval"]
     rule: str
@@ -141,6 +161,9 @@ class ApprovalDetail(ApprovalView, kw_only=True):
     paths: list[ApprovalPath] = []
     diffs: list[ApprovalDiff] = []
     asked: WhyAsked | None = None  # a server of an earlier release says nothing of it
+    parts: list[CommandPart] = []  # of the command
+    unreadable: str | None = None  # why the command cannot be taken apart with certainty
+    looks: list[RuleLook] = []
 
 
 class Resolution(Body):

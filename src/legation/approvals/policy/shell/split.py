@@ -79,6 +79,16 @@ def _split(text: str) -> ShellLine:
     return parts.line
 
 
+def begun(text: str) -> tuple[Part, ...]:
+    """List what was found of a line before it could not be read any more: for a person to look at, never to decide by."""
+    parts = Parts(_read)
+    try:
+        parts.read(text[:MAX_LINE], 0)
+    except Unreadable:
+        pass
+    return tuple(dict.fromkeys(parts.found))
+
+
 def _read(parts: Parts, text: str, depth: int) -> None:
     _Commands(parts, text, 0, depth).run(closing=False)
 
