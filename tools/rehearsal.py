@@ -51,7 +51,7 @@ and the other misbehaviour (a flood is told again in full).
 | `--state DIR` | where sessions are kept; `$HOME/.rehearsal` unless given |
 | `--pace SECONDS` | waits that long between pieces of text |
 | `--require-auth` | answers -32000 until the client has authenticated with `rehearsal-login` |
-| `--execute` | plays the steps that act on this machine by themselves, and fixes bugs; see below |
+| `--execute` | plays the steps that act on this machine by themselves; see below |
 | `--early` | sends two updates before it answers `session/new` |
 
 A scenario file has `steps` (a list of lines) or `turns` (a list of such lists: the first prompt
@@ -60,15 +60,16 @@ and `early`.
 
 ## What it may do by itself
 
-Whoever may prompt it decides what it does, so without `--execute` it is no stronger than its client lets it be: it runs
-no program, reads and writes files through its client alone, and plays no step that is marked *executes* (nor one of more
-than 64 KiB). A plain prompt, which would run the tests of the folder, is refused as well; each refusal says so. `legation
-exec` and the demo turn it on, for whoever starts them has a shell; a server does with `rehearsal_executes`.
+Whoever may prompt it decides what it does, so without `--execute` it is no stronger than its client lets it be: it reads
+and writes the files that it names through its client alone, and plays no step that is marked *executes* (nor one of more
+than 64 KiB); each refusal says so. The one program that it then runs is that of a plain prompt, `python -m unittest` in
+its folder, and it asks before each run in every mode, so that whoever may approve decides it. `legation exec` by itself and the demo turn
+the rest on, for whoever starts them has a shell; a server does with `rehearsal_executes`.
 
 ## Modes
 
 `default` asks before it runs the tests and before the edit, `plan` asks to run them and only says what it would
-change, `bypass` does not ask.
+change, `bypass` does not ask (with `--execute`; without it asks).
 They steer the bug fix; a script does what it says in any mode.
 """
 

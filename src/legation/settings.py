@@ -370,8 +370,8 @@ class Settings:
     rehearsal_executes: bool = setting(
         False,
         read_truth,
-        "Whether the rehearsal agent runs what the prompts of operators say, as the server's user: commands, the tests "
-        "of a folder, files anywhere. `legation exec` and the demo need no setting.",
+        "Whether the rehearsal agent runs what the prompts of operators say, unasked and as the server's user: commands, "
+        "files anywhere. `legation exec` and the demo need no setting, nor do the tests of a folder, which it asks about.",
         flag=False,
     )
     runs_per_minute: int = setting(

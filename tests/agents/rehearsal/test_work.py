@@ -174,12 +174,20 @@ def test_a_step_that_executes_is_refused_unless_it_is_turned_on(
     assert (work.parent / "secret").read_text() == "top secret"
 
 
-def test_a_plain_prompt_runs_no_tests_unless_that_is_turned_on(start_agent: StartAgent, work: Path) -> None:
+@pytest.mark.parametrize("mode", ["default", "plan", "bypass"])
+def test_a_plain_prompt_asks_before_the_tests_in_every_mode_unless_execution_is_turned_on(
+    start_agent: StartAgent, work: Path, mode: str
+) -> None:
     (work / "test_evil.py").write_text("import pathlib\npathlib.Path('made').write_text('x')\n")
     client = start_agent(executes=False)
-    played = client.prompt(client.open(work), "fix the failing test")
-    assert played.stop == "refusal"
-    assert "runs the tests of this folder, which is off here" in played.text
+    client.handlers["session/request_permission"] = choose("reject-once")
+    session = client.open(work)
+    client.call("session/set_mode", {"sessionId": session, "modeId": mode})
+    played = client.prompt(session, "fix the failing test")
+    assert [each["params"]["toolCall"]["rawInput"] for each in played.requests] == [
+        {"command": "python -m unittest"}
+    ]
+    assert "I changed nothing" in played.text
     assert not (work / "made").exists()
 
 

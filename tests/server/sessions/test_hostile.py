@@ -101,8 +101,12 @@ async def test_operate_runs_no_tests_of_a_folder_by_the_rehearsal_agent(as_shipp
     await as_shipped.created("s", directory=str(as_shipped.work))
     message = {"message": "fix the failing test"}
     assert (await as_shipped.call("POST", "/v1/sessions/s/messages", message)).status_code == 204
-    _, ended = await as_shipped.until("s", "prompt-finished")
-    assert ended["stopReason"] == "refusal"
+    _, asked = await as_shipped.until("s", "permission-asked")
+    assert (await as_shipped.reply("s", asked["id"], "once")).status_code == 403  # whose prompt it is
+    assert not (as_shipped.work / "made").exists()
+    approver = await as_shipped.rig.bearer(as_shipped.rig.people["approver"])
+    assert (await as_shipped.reply("s", asked["id"], "reject", approver)).status_code == 204
+    await as_shipped.until("s", "prompt-finished")
     assert not (as_shipped.work / "made").exists()
 
 

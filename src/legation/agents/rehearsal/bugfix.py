@@ -274,7 +274,8 @@ def run_tests(turn: PromptTurn) -> TestRun | None:
 
 
 def _asks(turn: PromptTurn) -> bool:
-    return turn.session.record.mode != "bypass"
+    # In no mode does an operator's prompt run the tests of a folder: whoever may approve says so each time.
+    return turn.session.record.mode != "bypass" or not turn.executes
 
 
 def _look_into(turn: PromptTurn, tests: TestRun) -> None:
