@@ -158,6 +158,7 @@ OWN = {
     "agents/rehearsal": "an agent, in a process of its own",
     "approvals/notify/command.py": "the program that the owner set for notices",
     "server/routes/dashboard.py": "the page, which is part of the package",
+    "server/mesh.py": "the list of agents that run, in the data folder",
     "server/sessions/recordings.py": "what `legation exec` recorded, in the data folder, by the names that are there",
     "host/turn.py": "resolves the name of a path that was asked about, and opens nothing of it",
     "approvals/policy/facts.py": "resolves the name of a path, and opens nothing of it (O_PATH)",

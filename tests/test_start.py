@@ -71,7 +71,7 @@ class Loads(NamedTuple):
 
 COMMANDS = {
     "--help": Loads("cli errors", HELP, "", 500),
-    "up --help": Loads("cli errors secret setting_values settings", HELP, "", 1720),
+    "up --help": Loads("cli errors secret setting_values settings", HELP, "", 1800),
     "acp --help": Loads("cli errors secret setting_values settings", HELP, LOOP, 1700),
     "approvals": Loads(
         "cli client clock errors secret setting_values settings wire", CLIENT, "", 7200, "cli.approvals_view"
@@ -104,7 +104,7 @@ COMMANDS = {
         "approvals cli errors secret setting_values settings wire",
         CLIENT,
         f"{LOOP} email",
-        7550,
+        7650,
         late="approvals.policies approvals.policy.shell.syntax",
     ),
     # Neither the host nor the catalogue nor any driver: an agent that is never started costs nothing. Nor the parser of
@@ -113,7 +113,7 @@ COMMANDS = {
         "approvals cli clock errors gateway proc redact runs secret server setting_values settings store tasks wire",
         SERVER,
         SERVED,
-        46_600,
+        48_000,
         late="approvals.policy.load approvals.policy.parse approvals.trace.export approvals.trace.replay server.fs.upload",
     ),
 }

@@ -22,6 +22,9 @@ def up(home: Path) -> Iterator[Path]:
         yield home
 
 
+ALONE = ("--permission-timeout", "1h")
+
+
 @pytest.fixture
 def project(home: Path) -> Path:
     folder = home / "project"
@@ -41,10 +44,13 @@ def codex_acp(home: Path) -> Path:
 
 
 def started(home: Path, project: Path, noted: Path, *flags: str) -> str:
-    """The last argument that the agent was started with: it does not answer, which is no matter here."""
+    """The last argument that the agent was started with: it does not answer, which is no matter here. Not by the server, which
+    has another PATH: with a setting of its own `exec` runs by itself."""
     noted.unlink(missing_ok=True)
     path = f"{home / 'bin'}:{os.environ['PATH']}"
-    legation(home, "exec", "--agent", "codex-acp", "go", "--unattended", *flags, cwd=project, PATH=path)
+    legation(
+        home, "exec", "--agent", "codex-acp", "go", "--unattended", *ALONE, *flags, cwd=project, PATH=path
+    )
     return noted.read_text().splitlines()[-1]
 
 

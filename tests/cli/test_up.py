@@ -391,7 +391,8 @@ def test_a_restore_leaves_nothing_that_is_served(tmp_path: Path) -> None:
     older = tmp_path / ".local/share/legation.before-restore-1"  # where an earlier release left it
     older.mkdir()
     (older / "keys.json").write_bytes(keys)
-    with running(tmp_path) as up:
+    # The folder above them is listed, so that only what they are keeps them closed.
+    with running(tmp_path, "up", "--folder", str(older.parent)) as up:
         up.line()
         url, headers = up.server_file().url, {"Authorization": f"Bearer {up.server_file().token}"}
         for path in (*left, older / "keys.json"):

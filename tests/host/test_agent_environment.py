@@ -15,15 +15,16 @@ from legation.redact import Redactor
 
 # The keys that the seeds name, and who is given each.
 KEYS = {
-    "ANTHROPIC_API_KEY": {"claude", "claude-acp", "opencode", "opencode-acp"},
+    "ANTHROPIC_API_KEY": {"claude", "claude-acp", "opencode", "opencode-acp", "amp", "pi"},
     "CLAUDE_API_KEY": set(),  # claude reads it by another name
     "ANTHROPIC_AUTH_TOKEN": {"claude", "claude-acp"},
     "CLAUDE_CODE_OAUTH_TOKEN": {"claude", "claude-acp"},
-    "OPENAI_API_KEY": {"codex", "codex-acp", "opencode", "opencode-acp"},
+    "OPENAI_API_KEY": {"codex", "codex-acp", "opencode", "opencode-acp", "pi"},
     "CODEX_API_KEY": {"codex", "codex-acp"},
-    "GEMINI_API_KEY": {"gemini"},
+    "GEMINI_API_KEY": {"gemini", "pi"},
     "GOOGLE_API_KEY": {"gemini"},
     "AMP_API_KEY": {"amp"},
+    "CURSOR_API_KEY": {"cursor"},
 }
 # The addresses that go with them: a key without the one that it is for would go elsewhere.
 ADDRESSES = {

@@ -102,10 +102,11 @@ async def test_both_names_at_once_are_refused(drive: Drive) -> None:
     assert (await drive.read("b.txt", sessionId="ses_1", session_id="ses_1")).status == 400
 
 
-async def test_another_parameter_is_refused(drive: Drive) -> None:
-    got = await drive.read("b.txt", session="ses_1")
-    assert got.status == 400
-    assert got.json()["data"]["expected"] == "no other parameters than path, sessionId"
+async def test_another_parameter_is_passed_over_as_sandbox_agent_does(drive: Drive) -> None:
+    assert (
+        await drive.read("b.txt", session="ses_1")
+    ).status == 404  # it is below the session's folder alone
+    assert (await drive.read("sub/b.txt", session="ses_1")).body == b"bb"
 
 
 async def test_an_unknown_session_is_not_found(drive: Drive) -> None:

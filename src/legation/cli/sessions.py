@@ -26,7 +26,6 @@ from legation.cli.command import (
     tell,
     when,
 )
-from legation.cli.ps import recorded
 from legation.errors import Cancelled, InvalidParams, LegationError, NotFound
 from legation.wire.api.sessions import (
     LocalMcp,
@@ -73,6 +72,8 @@ def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> None:
     }
     with connect(settings) as server:
         empty = 'no sessions; begin one with: legation sessions new claude "fix the test"'
+        from legation.cli.ps import recorded  # with the loop that `ps --watch` needs: late
+
         rows: Iterator[SessionInfo | Recording] = chain(server.sessions.pages(), recorded(server, SHOWN))
         show(rows, columns, json=json, if_empty=empty)
 

@@ -89,6 +89,17 @@ def test_stop_ends_the_turn_with_its_reason(client: RawClient, work: Path, reaso
     assert (played.stop, played.text) == (reason, "")
 
 
+def test_a_limit_is_reached_for_as_many_prompts_as_wanted(client: RawClient, work: Path) -> None:
+    session = client.open(work)
+    for _ in range(2):
+        assert client.play(session, "limit 2.5 2", "say on").answer["error"] == {
+            "code": -32603,
+            "message": "the usage limit of the account is reached",
+            "data": {"errorKind": "rate_limit", "status": 429, "retryAfter": 2.5},
+        }
+    assert client.play(session, "limit 2.5 2", "say on").text == "on"
+
+
 def test_refuse_error_and_a_made_up_reason_end_the_turn(client: RawClient, work: Path) -> None:
     session = client.open(work)
     refused = client.play(session, "refuse I would rather not", "say never")

@@ -100,6 +100,7 @@ class Session:
     status: Status = "active"
     slot: str = "own"  # or the client whose process has it
     held: str = ""  # the client, or "queue", whose turn waits for an answer
+    crashed: bool = False  # its agent ended by itself, and none was started since
     queue: list[str] = field(default_factory=list)
     prompts: list[str] = field(default_factory=list)  # that its agent must have got
 
@@ -297,6 +298,7 @@ class Machine(RuleBasedStateMachine):
         lost = [each for each in active if self.process(each) == pid]
         os.kill(pid, signal.SIGKILL)
         for each in lost:
+            each.crashed = True
             self.lost(each)
         self.check()
 
@@ -329,7 +331,7 @@ class Machine(RuleBasedStateMachine):
 
     def taken_up(self, session: Session, slot: str) -> None:
         if session.status != "active":
-            session.status, session.slot = "active", slot
+            session.status, session.slot, session.crashed = "active", slot, False
 
     def play(self, session: Session) -> None:
         """What waits, until a turn holds."""
@@ -382,7 +384,7 @@ class Machine(RuleBasedStateMachine):
         seen = {name: info[name] for name in ("status", "ended", "queued", "busy")}
         want = {
             "status": status,
-            "ended": session.status not in OPEN,
+            "ended": session.crashed or session.status not in OPEN,
             "queued": len(session.queue),
             "busy": bool(session.held),
         }

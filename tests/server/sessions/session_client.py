@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx2
 import pytest
@@ -84,7 +85,7 @@ class SessionClient:
         self, session: str, *types: str, after: int = 0, where: Callable[[Any], bool] = lambda _: True
     ) -> tuple[int, Any]:
         """The first event of such a type above a number: its number and what it says."""
-        stream = await self.rig.services.log.stream(session)
+        stream = await self.rig.services.log.stream(unquote(session))
         async with asyncio.timeout(LIMIT):
             async for event in stream.subscribe(after):
                 if event.type in types and where(said := json.loads(event.payload)):
@@ -93,14 +94,14 @@ class SessionClient:
 
     async def played(self, session: str, *steps: str) -> dict[str, Any]:
         """One whole turn: how it ended."""
-        stream = await self.rig.services.log.stream(session)
+        stream = await self.rig.services.log.stream(unquote(session))
         after = stream.head
         await self.send(session, *steps)
         _, ended = await self.until(session, "prompt-finished", after=after)
         return ended  # type: ignore[no-any-return]
 
     async def events(self, session: str, *types: str) -> list[Any]:
-        stream = await self.rig.services.log.stream(session)
+        stream = await self.rig.services.log.stream(unquote(session))
         return [
             json.loads(event.payload) async for event in stream.subscribe(follow=False) if event.type in types
         ]
@@ -111,7 +112,7 @@ class SessionClient:
 
     async def reflected(self, session: str, **body: object) -> dict[str, Any]:
         """What the mirror says that it was given."""
-        stream = await self.rig.services.log.stream(session)
+        stream = await self.rig.services.log.stream(unquote(session))
         after = stream.head
         answer = await self.call("POST", f"/v1/sessions/{session}/messages", {"message": "say", **body})
         assert answer.status_code == 204, answer.text
@@ -121,7 +122,7 @@ class SessionClient:
 
     async def asked(self, session: str, *steps: str) -> str:
         """A permission that the agent waits for."""
-        stream = await self.rig.services.log.stream(session)
+        stream = await self.rig.services.log.stream(unquote(session))
         after = stream.head
         await self.send(session, *steps)
         _, asked = await self.until(session, "permission-asked", after=after)

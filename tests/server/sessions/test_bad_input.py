@@ -150,7 +150,6 @@ async def test_what_is_left_out_says_so(talk: SessionClient) -> None:
     for path in (
         "/v1/desktop",
         "/v1/desktop/status?verbose=true",
-        "/v1/config/mcp?directory=%2Ftmp&mcpName=files",
         "/opencode/session/a/message",
         "/opencode?directory=%2Ftmp",
     ):

@@ -323,4 +323,4 @@ def test_a_state_that_looks_otherwise_has_another_format() -> None:
     """Whoever changes the fold raises `STATE_FORMAT`, and this digest: checkpoints that are stored are of the old one."""
     open_ends = call("c9", rawInput={"a": 1}), asked("apr_1", "c9"), chunk("open"), chunk(" end")
     found = hashlib.sha256(b"".join(_states(log_of(ACTIVE, *A_TURN, *A_TURN, *open_ends)))).hexdigest()
-    assert (STATE_FORMAT, found[:16]) == (1, "9a604a1586d9a24e")
+    assert (STATE_FORMAT, found[:16]) == (2, "9a604a1586d9a24e")
