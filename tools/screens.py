@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any, Final
@@ -36,6 +36,9 @@ LOOKS: Final = {  # width, height, dark
     "dark-390": (390, 800, True),
 }
 FONTS: Final = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig><include>/etc/fonts/fonts.conf</include>
+<match target="pattern"><edit name="family" mode="append" binding="strong"><string>Inter</string></edit></match>
+<match target="pattern"><test name="family"><string>sans</string></test><edit name="family" mode="assign" binding="strong"><string>Inter</string></edit></match>
+<match target="pattern"><test name="family"><string>sans-serif</string></test><edit name="family" mode="assign" binding="strong"><string>Inter</string></edit></match>
 <match target="pattern"><test name="family"><string>system-ui</string></test><edit name="family" mode="assign" binding="strong"><string>Inter</string></edit></match>
 <match target="pattern"><test name="family"><string>ui-monospace</string></test><edit name="family" mode="assign" binding="strong"><string>JetBrains Mono</string></edit></match>
 </fontconfig>"""
@@ -83,6 +86,13 @@ class PageCache:
         while len(self._entries) > self.limit:
             self._entries.popitem(last=False)
 """
+REFUND: Final = {
+    "amount": 700,
+    "currency": "EUR",
+    "charge": "ch_3QpX81Lk2eZv",
+    "customer": {"email": "buyer-5512@customer.example", "since": "2023-04-02"},
+    "note": "Second parcel lost in transit. The customer asked for the money rather than a third shipment.",
+}
 BROKEN: Final = "ses_broken"
 SUPPORT: Final = """name: support
 agent: support-1
@@ -114,6 +124,7 @@ class World:
         credential = {"Authorization": f"Bearer {token}"}
         self.api = httpx2.Client(base_url=url, headers=credential, timeout=WAIT)
         self.url = url
+        self.seen: set[str] = set()  # approvals that were answered
 
     def get(self, path: str) -> Any:
         return self.api.get(path).raise_for_status().json()
@@ -137,12 +148,22 @@ class World:
         self.post(f"/v1/sessions/{name}/messages", {"message": script(*steps)})
         return name
 
-    def asked(self, session: str, section: str = "you") -> str:
+    def asked(self, session: str, section: str = "you", *, keep: bool = False) -> str:
         def look() -> str | None:
             found = [each for each in self.get("/v1/inbox")["items"] if each["section"] == section]
-            return next((str(each["id"]) for each in found if (each["sessionId"] or each["id"]).startswith(session)), None)
+            return next(
+                (
+                    str(each["id"])
+                    for each in found
+                    if (each["sessionId"] or each["id"]).startswith(session) and each["id"] not in self.seen
+                ),
+                None,
+            )
 
-        return str(self.until(look))
+        found = str(self.until(look))
+        if section == "you" and not keep:
+            self.seen.add(found)
+        return found
 
     def run(self, *steps: str) -> str:
         return str(self.post("/v1/runs", {"agent": "rehearsal", "prompt": script(*steps)})["id"])
@@ -166,7 +187,10 @@ class World:
             "say The cache is a plain `dict`, and nothing ever leaves it. The fix needs two things:\\n\\n- an `OrderedDict`, so that the least recently used page goes first,\\n- a `limit` with a default of **512** pages.",
             "plan-done 1",
             "read src/pages/cache.py",
-            "ask write tests/test_cache.py " + one_line("def test_oldest_goes_first(tmp_path):\n    cache = PageCache(tmp_path, limit=2)\n    for name in \"abc\":\n        cache.put(name, name.encode())\n    assert cache.get(\"a\") is None\n"),
+            "ask write tests/test_cache.py "
+            + one_line(
+                'def test_oldest_goes_first(tmp_path):\n    cache = PageCache(tmp_path, limit=2)\n    for name in "abc":\n        cache.put(name, name.encode())\n    assert cache.get("a") is None\n'
+            ),
             "plan-done 2",
             "ask run printf 'tests/test_cache.py \\033[31mF\\033[0m\\n1 failed, 26 passed in 1.84s\\n'",
             "usage 38000 200000 0.42",
@@ -174,7 +198,6 @@ class World:
         )
         for _ in range(2):
             self.post(f"/approvals/{self.asked('ses_cache')}/approve", {"reasoning": "fine"})
-            time.sleep(0.5)
         for part in ("api", "web", "mail"):
             self.session(f"ses_bump_{part}", f"Bump dependencies: {part}", f"bump/{part}", "ask run npm ci")
         self.session(
@@ -196,21 +219,25 @@ class World:
         self.session("ses_notes", "Release notes for 2.4", "notes", "say The notes are **done**.")
         self.session("ses_busy", "Translate the error pages", "i18n", "say on it", "stall 900")
         names["run_done"] = self.run(
-            "title Add retry to the webhook sender",
+            "# Add retry to the webhook sender",
             "plan Read the sender; Retry with growing pauses",
             "say On it.",
-            "write sender.py import time\\n\\n\\ndef send(post, body):\\n    for pause in (1, 2, 4, 8):\\n        if post(body).ok:\\n            return\\n        time.sleep(pause)\\n",
-            "write notes.md # Retries\\n\\nFive times, with growing pauses.\\n",
+            "ask write sender.py import time\\n\\n\\ndef send(post, body):\\n    for pause in (1, 2, 4, 8):\\n        if post(body).ok:\\n            return\\n        time.sleep(pause)\\n",
+            "ask write notes.md # Retries\\n\\nFive times, with growing pauses.\\n",
             "usage 204118 400000 1.18",
             "plan-done 1",
             "plan-done 2",
             "say The sender now retries up to five times with growing pauses, and gives up on a 4xx other than 408 and 429. All 214 tests pass.",
         )
-        names["run_failed"] = self.run("title Refresh the screenshots", "say about to begin", "crash 3")
+        names["run_failed"] = self.run("# Refresh the screenshots", "say about to begin", "crash 3")
+        for _ in range(2):
+            self.post(f"/approvals/{self.asked(names['run_done'])}/approve")
         for run in ("run_done", "run_failed"):
             self.ended(names[run])
-        names["run_waits"] = self.run("title Bump dependencies: docs", "say looking", "ask write package.json {}\\n")
-        names["run_works"] = self.run("title Move sessions to Postgres", "say editing", "stall 900")
+        names["run_waits"] = self.run(
+            "# Bump dependencies: docs", "say looking", "ask write package.json {}\\n"
+        )
+        names["run_works"] = self.run("# Move sessions to Postgres", "say editing", "stall 900")
         names["edit"] = self.asked("ses_cache")
         names["command"] = self.asked("ses_triage")
         names["group"] = self.asked("ses_bump_api")
@@ -232,16 +259,29 @@ class World:
     def refund(self) -> str:
         """Call a tool through the gateway that a rule asks about; nobody answers while pictures are taken."""
         token = self.post("/v1/tokens", {"label": "support-1", "kind": "agent"})["secret"]
-        arguments = {"amount": 700, "currency": "EUR", "charge": "ch_3QpX81Lk2eZv", "customer": {"email": "buyer-5512@customer.example", "since": "2023-04-02"}, "note": "Second parcel lost in transit. The customer asked for the money rather than a third shipment."}
 
         def call() -> None:
-            try:
-                httpx2.post(f"{self.url}/tool/stripe.create_refund", json={"params": arguments}, headers={"Authorization": f"Bearer {token}"}, timeout=WAIT * 20)
-            except httpx2.HTTPError:
-                pass  # the server has ended
+            with suppress(httpx2.HTTPError):  # the server ends before anybody answers
+                httpx2.post(
+                    f"{self.url}/tool/stripe.create_refund",
+                    json={"params": REFUND},
+                    headers={"Authorization": f"Bearer {token}"},
+                    timeout=WAIT * 20,
+                )
 
         Thread(target=call, daemon=True).start()
-        return str(self.until(lambda: next((each["id"] for each in self.get("/approvals?status=pending") if each["tool"] == "stripe.create_refund"), None)))
+        return str(
+            self.until(
+                lambda: next(
+                    (
+                        each["id"]
+                        for each in self.get("/approvals?status=pending")
+                        if each["tool"] == "stripe.create_refund"
+                    ),
+                    None,
+                )
+            )
+        )
 
 
 def script(*steps: str) -> str:
@@ -273,7 +313,10 @@ PAGES: Final = {  # name: address, what is seen when it is there
     "run-failed": ("runs/{run_failed}", ".flag"),
     "run-waits": ("runs/{run_waits}", ".track"),
     "runs": ("runs", ".run-row"),
-    "new-run": ("runs/new?agent=claude&prompt=Upgrade%20the%20importer%20to%20the%20new%20feed%20format.&directory=~/shop", ".same"),
+    "new-run": (
+        "runs/new?agent=claude&prompt=Upgrade%20the%20importer%20to%20the%20new%20feed%20format.&directory=~/shop",
+        ".same",
+    ),
     "new-session": ("sessions/new", ".same"),
     "agents": ("agents", ".table td"),
     "start": ("start", ".steps"),
@@ -288,15 +331,35 @@ def world() -> Iterator[tuple[World, str]]:
         home.mkdir(parents=True)
         policies, tools = home / "policies", home / "tools.yaml"
         policies.mkdir()
-        subprocess.run([sys.executable, "-m", "legation", "policy", "init", str(policies / "careful.yaml")], check=True, stdout=subprocess.DEVNULL, env=environment(home))
-        tools.write_text("tools:\n  - name: stripe.create_refund\n    url: http://127.0.0.1:9/refunds\n    kind: other\n")
+        subprocess.run(
+            [sys.executable, "-m", "legation", "policy", "init", str(policies / "careful.yaml")],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env=environment(home),
+        )
+        tools.write_text(
+            "tools:\n  - name: stripe.create_refund\n    url: http://127.0.0.1:9/refunds\n    kind: other\n"
+        )
         (policies / "support.yaml").write_text(SUPPORT)
-        argv = [sys.executable, "-m", "legation", "up", "--port", "0", "--policy", str(policies), "--tools", str(tools)]
+        argv = [
+            sys.executable,
+            "-m",
+            "legation",
+            "up",
+            "--port",
+            "0",
+            "--policy",
+            str(policies),
+            "--tools",
+            str(tools),
+        ]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, env=environment(home), cwd=home) as server:
             assert server.stdout is not None
             link = server.stdout.readline().decode().partition(": ")[2].strip()
             try:
-                file = msgspec.json.decode((home / ".local/share/legation/server.json").read_bytes(), type=ServerFile)
+                file = msgspec.json.decode(
+                    (home / ".local/share/legation/server.json").read_bytes(), type=ServerFile
+                )
                 made = World(home, file.url, file.token)
                 yield made, link
                 made.api.close()
@@ -306,7 +369,15 @@ def world() -> Iterator[tuple[World, str]]:
 
 
 def environment(home: Path) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home.parent), "LANG": "C.UTF-8", "USER": "ada", "LEGATION_REHEARSAL_EXECUTES": "true", "LEGATION_SUPERVISOR_WAIT": "0"}
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "TMPDIR": str(home.parent),
+        "LANG": "C.UTF-8",
+        "USER": "ada",
+        "LEGATION_REHEARSAL_EXECUTES": "true",
+        "LEGATION_SUPERVISOR_WAIT": "0",
+    }
 
 
 def visit(browser: Browser, world: World, look: str, scale: float) -> Page:

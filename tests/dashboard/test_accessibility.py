@@ -20,7 +20,7 @@ PAGES = {  # what is seen when the page is there
     "inbox/asking/q/{question}": ".bar .filled",
     "inbox/broken-{look}": ".item .flag",
     "sessions": ".session-row",
-    "sessions/working": ".diff",
+    "sessions/working": ".call.waits",
     "sessions/working?view=changes": ".diff",
     "sessions/working?view=decisions": ".decision",
     "sessions/working?view=raw": ".raw-event",

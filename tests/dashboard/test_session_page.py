@@ -56,6 +56,10 @@ def test_a_turn_is_seen_as_it_happens_and_spoken_to(house: Dashboard) -> None:
         expect(page.locator(".head .chip")).to_contain_text("Waiting on you")
         expect(page.locator(".markdown strong")).to_have_text("cache")
         expect(page.locator(".plan li.completed")).to_have_count(1)
+        # What waits is one line that leads to its card; whoever may only look opens it here.
+        expect(page.locator(".call.waits")).to_contain_text("waits for an answer")
+        expect(page.locator(".diff")).to_have_count(0)
+        page.locator(".call.waits .fold").click()
         expect(page.locator(".diff .add .code")).to_have_text("x = 1")
         fold = page.get_by_role("button", name=re.compile("Thought"))
         expect(page.locator(".thought-text")).to_have_count(0)

@@ -31,7 +31,8 @@ _QUIET: Final = (
 )
 
 # The usual ones: each costs a kilobyte or more of the 150 that the page may have.
-LANGUAGES: Final = ("bash", "go", "ini", "javascript", "json", "python", "rust", "typescript", "xml", "yaml")
+# TypeScript's grammar holds JavaScript's.
+LANGUAGES: Final = ("bash", "go", "ini", "json", "python", "rust", "typescript", "xml", "yaml")
 # One module for what is always needed; the others load when a page first shows such content.
 MODULES: Final = {
     "preact": (
@@ -56,7 +57,13 @@ MODULES: Final = {
         )
         + "export default hljs;",
     ),
-    "virtual": (("@tanstack/virtual-core",), 'export * from "@tanstack/virtual-core";'),
+    "virtual": (
+        ("@tanstack/virtual-core",),
+        (
+            "export { Virtualizer, elementScroll, measureElement, observeElementOffset, observeElementRect }"
+            ' from "@tanstack/virtual-core";'
+        ),
+    ),
     "ansi": (("anser",), 'import Anser from "anser"; export default Anser;'),
 }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
@@ -219,11 +219,13 @@ class ApprovalQueue:
             raise AlreadyAnswered(f"cannot approve {approval.id}: it is {now.status} before it could be used")
         return approval
 
-    async def answer_group(self, principal: Principal, group: str, answer: ApprovalAnswer) -> GroupAnswer:
+    async def answer_group(
+        self, principal: Principal, group: str, answer: ApprovalAnswer, only: Collection[str] | None = None
+    ) -> GroupAnswer:
         async def change() -> GroupAnswer:
             now = self.clock.now_ms()
             answered = await self.ledger.transact(
-                principal.workspace, self.life.answer_group, principal, group, answer, now
+                principal.workspace, self.life.answer_group, principal, group, answer, now, only
             )
             for approval in answered.answered:
                 self.publish(approval, StepKind.RESOLVED)

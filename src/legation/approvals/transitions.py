@@ -17,7 +17,7 @@ These append to the chain of the approval's workspace: run them with `Ledger.tra
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -331,12 +331,20 @@ class Transitions:
         return (yield from self.changed(rows, former, StepKind.RESOLVED, grant, now_ms, reason="granted"))
 
     def answer_group(
-        self, principal: Principal, group_key: str, answer: ApprovalAnswer, now_ms: int
+        self,
+        principal: Principal,
+        group_key: str,
+        answer: ApprovalAnswer,
+        now_ms: int,
+        only: Collection[str] | None = None,
     ) -> Transaction[GroupAnswer]:
-        """Answer all pending ones that ask for the very same, at most `MOST_AT_ONCE`; the rest by calling again."""
+        """Answer all pending ones that ask for the very same, at most `MOST_AT_ONCE`; the rest by calling again. `only`: of
+        them those that whoever answers has seen."""
         rows = yield _SQL.group(workspace=principal.workspace, group_key=group_key, limit=MOST_AT_ONCE)
         answered, refused, first = [], [], None
         for approval in map(read, rows):
+            if only is not None and approval.id not in only:
+                continue
             try:
                 answered.append((yield from self.resolve(principal, approval.id, answer, now_ms)))
             except LegationError as error:  # raised before anything was changed

@@ -4,7 +4,7 @@ import { get, may, me, post, signedOut } from "./api.js";
 import { connection } from "./state/stream.js";
 import { address, go, path } from "./state/place.js";
 import { DIALOG, SHELL, useKeys } from "./state/keys.js";
-import { followInbox, inbox } from "./state/inbox.js";
+import { followInbox, needing as waiting } from "./state/inbox.js";
 import { ConnectionLine, Failed, Icon, Key, Loading } from "./parts/basics.js";
 import { Inbox } from "./pages/inbox.js";
 import { Session } from "./pages/session.js";
@@ -38,11 +38,11 @@ const KEYS = [
   ["g i, g s, g r, g a", "go to inbox, sessions, runs, agents"],
 ];
 
-const waiting = () => inbox.value?.counts.you ?? 0;
-
 effect(() => {
   const count = waiting();
   document.title = count ? `(${count}) Legation` : "Legation";
+  const icon = document.querySelector("link[rel=icon]"); // a dot while something waits
+  icon.href = icon.href.replace(/icon(-dot)?\.svg$/, count ? "icon-dot.svg" : "icon.svg");
 });
 
 function Rail({ here }) {

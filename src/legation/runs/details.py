@@ -10,6 +10,7 @@ import msgspec
 
 from legation.runs.events import SQL as EVENTS_SQL
 from legation.runs.events import RunEventStore
+from legation.runs.lists import title_of
 from legation.runs.run import SUBMISSION, Run, find_run
 from legation.runs.states import TERMINAL, RunState
 from legation.store.database.transaction import Database, Queries, Rows, Transaction
@@ -24,7 +25,6 @@ from legation.wire.api.runs import (
     RunView,
 )
 
-LONGEST_TITLE: Final = 120  # characters
 MICRO: Final = 1_000_000
 _SQL: Final = Queries("run_details")
 
@@ -139,9 +139,3 @@ async def described(
 
 def _costs(workspace: str, ids: str) -> Transaction[Rows]:
     return (yield _SQL.costs(workspace=workspace, ids=ids))
-
-
-def title_of(spec: RunSpec) -> str:
-    lines = (line.strip() for line in spec.prompts[0].splitlines())
-    first = next((line for line in lines if line and not line.startswith("#!")), spec.agent)
-    return first if len(first) <= LONGEST_TITLE else f"{first[: LONGEST_TITLE - 3]}..."

@@ -22,7 +22,7 @@ WORKER_AWAY_MS: Final = 60_000  # without a sign of any: several of their own in
 NO_WORKER: Final = (
     "no worker is here to work on it: start one with `legation up`, or `legation worker` beside a server"
 )
-LONGEST_TITLE: Final = 256  # characters
+LONGEST_TITLE: Final = 120  # characters
 _LISTS: Final = Queries("run_lists")
 _LAST: Final = "~"  # behind every id
 _WORDS: Final = {number: word for word, number in PRIORITIES.items()}
@@ -183,9 +183,17 @@ async def subject_of(content: ContentStore, workspace: str, run_id: str) -> RunS
     if not pages:
         return None
     spec = msgspec.json.decode(pages[0].plain, type=RunSpec)
-    line = next((each.strip() for each in spec.prompts[0].splitlines() if each.strip()), spec.agent)
-    title = line if len(line) <= LONGEST_TITLE else f"{line[: LONGEST_TITLE - 3]}..."
-    return RunSubject(title, spec.workspace.path if isinstance(spec.workspace, FolderPlace) else None)
+    return RunSubject(
+        title_of(spec), spec.workspace.path if isinstance(spec.workspace, FolderPlace) else None
+    )
+
+
+def title_of(spec: RunSpec) -> str:
+    """Make a title of the first line of its prompt that says something."""
+    lines = (line.strip() for line in spec.prompts[0].splitlines())
+    first = next((line for line in lines if line and not line.startswith("#!")), spec.agent)
+    first = first.lstrip("#").strip() or first  # of markdown: a heading
+    return first if len(first) <= LONGEST_TITLE else f"{first[: LONGEST_TITLE - 3]}..."
 
 
 def ended(workspace: str, ids: Iterable[str]) -> Transaction[Rows]:

@@ -1,10 +1,11 @@
 // The inbox: what needs me, what is going wrong, what did I get; the list beside the item that was chosen.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { get, me, part, post } from "../api.js";
-import { inbox, problem, outcomes, readInbox, rows, where } from "../state/inbox.js";
+import { inbox, needing, outcomes, problem, readInbox, rows, where } from "../state/inbox.js";
 import { address, askedAt, go, query, setQuery } from "../state/place.js";
 import { LIST, useKeys } from "../state/keys.js";
 import { Ago, Failed, Icon, Key, Left, Loading } from "../parts/basics.js";
+import { matches } from "../parts/list.js";
 import { Agent } from "../parts/text.js";
 import { Approval } from "../parts/approval.js";
 import { Question } from "../parts/question.js";
@@ -23,7 +24,7 @@ function Row({ row, chosen, gone }) {
   const { item, members } = row;
   const many = members.length > 1;
   const isSession = item.kind === "session" || item.kind === "run";
-  return html`<a role="option" aria-selected=${chosen} tabindex=${chosen ? 0 : -1} data-id=${item.id} href=${address(where(item))}
+  return html`<a role="option" aria-selected=${chosen} tabindex=${chosen ? 0 : -1} data-id=${item.id} href=${address(where(item)) + location.search}
     class=${`row ${chosen ? "chosen" : ""} ${gone ? "gone" : ""} ${item.section}`}>
     <${Icon} name=${ICONS[item.verb] ?? "call"} />
     <span class="what">${item.kind === "question" ? html`<${Agent} mono=${false} text=${item.object} />` : isSession
@@ -32,14 +33,16 @@ function Row({ row, chosen, gone }) {
       html` <span class="times">×${members.length}</span>`}</span>
     <span class="when">${isSession ? html`<${Ago} at=${item.since} suffix="" />`
       : html`<${Left} since=${item.since} until=${item.expiresAt} />`}</span>
-    <span class="who">${!isSession &&
-      html`<${Agent} mono=${false} text=${many ? `${members.length} of ${item.sessionTitle ?? item.agent}` : (item.sessionTitle ?? item.sessionId ?? "")} /> · `}${item.agent}</span>
+    <span class="who">${!isSession && (item.sessionTitle ?? item.sessionId) &&
+      html`<${Agent} mono=${false} text=${many ? members.map((each) => each.sessionTitle ?? each.sessionId).join(", ") : (item.sessionTitle ?? item.sessionId)} /> · `}${item.agent}</span>
     ${!isSession && html`<span class="age"><${Ago} at=${item.since} /></span>`}
     <span class="why">${gone ? html`<em>${gone}</em>` : html`${item.injectionRisk &&
       html`<b class="bad">signs of injection</b> · `}${item.outside &&
       html`<b class="bad">outside the workspace</b> · `}${item.rule &&
       html`<code>${item.rule}</code>`}${item.rule && item.why && " · "}${item.why &&
-      html`<${Agent} mono=${false} text=${item.why} />`}`}</span>
+      html`<${Agent} mono=${false} text=${item.why} />`}${item.question &&
+      `a question of the agent${item.question.fields.length > 1 ? `, ${item.question.fields.length} fields` : ""}`}${isSession && !item.why &&
+      (item.section === "ready" ? "ended its turn" : "")}`}</span>
   </a>`;
 }
 
@@ -50,6 +53,9 @@ export function Inbox({ id, session }) {
   const [apart, setApart] = useState(new Set());
   const [folded, setFolded] = useState(true);
   const show = query.value.get("show") ?? "all";
+  const search = useRef(null);
+  const find = query.value.get("q") ?? "";
+  const fits = (row) => !find || row === current || row.members.some((item) => matches(`${item.verb} ${item.object} ${item.sessionTitle ?? ""} ${item.agent} ${item.rule ?? ""}`));
 
   const all = told ? rows(told.items, apart) : [];
   const chosenRow = all.find((row) => row.members.some((item) => item.id === id)) ?? null;
@@ -58,7 +64,7 @@ export function Inbox({ id, session }) {
   const gone = !chosenRow && kept.current ? kept.current : null;
   if (gone) all.splice(Math.min(gone.at, all.length), 0, gone.row);
   const current = chosenRow ?? gone?.row ?? null;
-  const visible = all.filter((row) => (show === "all" ? !FOLDED.includes(row.item.section) || !folded || row === current : row.item.section === show || row === current));
+  const visible = all.filter((row) => (show === "all" ? !FOLDED.includes(row.item.section) || !folded || row === current : row.item.section === show || row === current) && fits(row));
 
   // New rows go to their rank at once, and the chosen one stays where it is on the screen.
   const before = useRef(null);
@@ -76,22 +82,23 @@ export function Inbox({ id, session }) {
     if (!visible.length) return;
     const at = visible.indexOf(current);
     const next = visible[at < 0 ? (by > 0 ? 0 : visible.length - 1) : at + by];
-    if (next) go(where(next.item));
+    if (next) go(where(next.item) + location.search);
   };
   const look = () => {
     if (current && ["wrong", "ready"].includes(current.item.section)) post(`v1/inbox/${part(current.item.id)}/looked-at`, { since: current.item.since }).catch(() => {});
   };
-  useKeys(LIST, { j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1), x: look, Escape: () => id && go("inbox") });
+  useKeys(LIST, { j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1), x: look, "/": () => search.current?.focus(), Escape: () => id && go(`inbox${location.search}`) });
 
   if (!told && problem.value) return html`<main>
     <${Failed} what="the inbox" problem=${problem.value} again=${readInbox} still="Agents that wait go on waiting." /></main>`;
   if (!told) return html`<${Loading} what="the inbox" />`;
-  const ending = (row) => outcomes.value.get(row.item.id) ?? (row === gone?.row ? "over" : null);
+  const ending = (row) => outcomes.value.get(row.item.id) ?? (row !== gone?.row ? null : ["session", "run"].includes(row.item.kind) ? "looked at" : "over");
   const count = (name) => rows(told.items.filter((item) => item.section === name), apart).length;
   const next = visible[visible.indexOf(current) + 1] ?? null;
   return html`<div class="inbox">
     <section class="list" aria-label="Inbox">
-      <header><h1>Inbox</h1><${Notify} /></header>
+      <header><h1>Inbox</h1><label class="search"><${Icon} name="search" />
+        <input ref=${search} type="search" aria-label="Search the inbox" placeholder="Search" value=${find} onInput=${(event) => setQuery({ q: event.target.value })} /></label><${Notify} /></header>
       <div class="tabs" role="group" aria-label="Show">${[["all", "All"], ...SECTIONS].map(([name, label]) => html`<button type="button" aria-pressed=${show === name} onClick=${() => setQuery({ show: name === "all"
         ? "" : name })}>${label} <span>${name === "all" ? count("you") + count("wrong") + count("ready") : count(name)}</span></button>`)}</div>
       <div class="rows" ref=${list} role="listbox" aria-label="What waits" tabindex=${current ? -1 : 0}>
@@ -115,7 +122,7 @@ export function Inbox({ id, session }) {
         : ""}${told.counts.others ? `${told.counts.others} for others`
         : ""} <button type="button" class="link" aria-expanded=${!folded} onClick=${() => setFolded(!folded)}>${folded
         ? "Show" : "Fold"}</button></p>`}
-      <footer><${Key}>j<//><${Key}>k<//> move <${Key}>a<//> approve <${Key}>d<//> deny <${Key}>?<//> all keys</footer>
+      <footer><${Key}>j<//><${Key}>k<//> move <${Key}>a<//> approve <${Key}>d<//> deny <${Key}>?<//> <span class="wide">all keys</span></footer>
     </section>
     <section class="item" aria-label="Item">${detail(id, session, current, next, apart, setApart, told)}</section>
   </div>`;
@@ -138,7 +145,8 @@ function Gone({ id }) {
 
 function Nothing({ told }) {
   const [fresh, setFresh] = useState(false);
-  const { you, supervisor } = told.counts;
+  const you = needing();
+  const { supervisor } = told.counts;
   useEffect(() => {
     if (!told.items.length) Promise.all([get("v1/sessions?limit=1"), get("v1/runs?limit=1")]).then(([{ sessions }, { items }]) => setFresh(!sessions.length && !items.length), () => {});
   }, [told.items.length]);
@@ -164,5 +172,5 @@ function Notify() {
     if (fresh.length) new Notification(`Legation: ${fresh.length === 1 ? "one more waits" : `${fresh.length} more wait`} for you`, { tag: "legation", body: me.value.workspace });
   }, [waiting.join()]);
   if (permission !== "default") return null;
-  return html`<button type="button" class="quiet small" onClick=${() => Notification.requestPermission().then(setPermission)}>Tell me in the browser</button>`;
+  return html`<button type="button" class="quiet" title="Tell me in the browser" aria-label="Tell me in the browser" onClick=${() => Notification.requestPermission().then(setPermission)}><${Icon} name="bell" /></button>`;
 }

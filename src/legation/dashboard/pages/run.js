@@ -1,6 +1,6 @@
 // One run: how it gets on and why, what it did, what it changed, what it cost, and what was left of it.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { get, may, part, post, root } from "../api.js";
+import { get, may, me, part, post, root } from "../api.js";
 import { changed } from "../state/inbox.js";
 import { useRecord } from "../state/record.js";
 import { connection } from "../state/stream.js";
@@ -131,7 +131,7 @@ export function Run({ id }) {
 
 const word = (run) => ({ timed_out: "timed out" })[run.state] ?? run.state;
 const sum = (found) => found.reduce((all, each) => ({ added: all.added + each.added, removed: all.removed + each.removed }), { added: 0, removed: 0 });
-const firstLine = (submission) => submission?.prompts[0].split("\n").map((line) => line.trim()).find((line) => line && !line.startsWith("#!"));
+const firstLine = (submission) => submission?.prompts[0].split("\n").map((line) => line.trim()).find((line) => line && !line.startsWith("#!"))?.replace(/^#+ +/, "");
 // The agent's own folder, as its calls name it: the server tells it of no run.
 const workFolder = (told) => [...told.files.keys()].map((path) => path.match(/^(.*\/runs\/run_[^/]+\/work)\//)?.[1]).find(Boolean) ?? null;
 
@@ -213,13 +213,14 @@ function Overview({ run, details, told, changes }) {
     <${Plan} told=${told} />
   </div><aside>
     <section><h2>Usage</h2><div class="panel pad"><p class="run-cost"><b>${cost === null ? "" : money(cost)}</b><span class="muted">${span((run.endedAt ?? now.value) - (run.startedAt ?? now.value))}${run.deadlineAt && run.startedAt ? ` of ${span(run.deadlineAt - run.startedAt)}` : ""}</span></p>
+      ${run.deadlineAt && run.startedAt && html`<progress aria-label="Time" max=${run.deadlineAt - run.startedAt} value=${(run.endedAt ?? now.value) - run.startedAt} />`}
       <dl>${cost === null && html`<div><dt>Cost</dt><dd>not told by this agent</dd></div>`}<div><dt>Tokens</dt><dd>${usage.inputTokens !== null || usage.outputTokens !== null
         ? `${number(usage.inputTokens ?? 0)} in · ${number(usage.outputTokens ?? 0)} out` : "not told by this agent"}</dd></div></dl></div></section>
     <${Levels} told=${told} />
     <section><h2>Lease</h2><div class="panel pad"><dl><div><dt>Worker</dt><dd>${details.lease ? html`<code>${details.lease.owner}</code>` : over
       ? "released" : "nobody at this moment"}</dd></div><div><dt>Machine</dt><dd><code>${details.machine ?? details.attempts.at(-1)?.machine ?? "none yet"}</code></dd></div><div><dt>Attempts</dt>
       <dd>${run.attempt}${details.attempts.filter((each) => each.errorClass || each.number < run.attempt).map((each) => html`<br /><small key=${each.number}>attempt ${each.number} ended${each.endedAt ? ` at ${clock(each.endedAt)}` : ""}${each.errorClass ? `: ${each.errorClass}` : ""}</small>`)}</dd></div></dl></div></section>
-    <section><h2>Submitted</h2><div class="panel pad"><dl><div><dt>By</dt><dd><code>${run.creatorUser ?? run.creator}</code></dd></div><div><dt>At</dt><dd title=${exact(run.createdAt)}>${clock(run.createdAt)}</dd></div>
+    <section><h2>Submitted</h2><div class="panel pad"><dl><div><dt>By</dt><dd>${run.creatorUser && run.creatorUser === me.value.user ? "you" : html`<code>${run.creatorUser ?? run.creator}</code>`}</dd></div><div><dt>At</dt><dd title=${exact(run.createdAt)}>${clock(run.createdAt)}</dd></div>
       ${submission?.model && html`<div><dt>Model</dt><dd><${Agent} text=${submission.model} /></dd></div>`}${submission?.policy && html`<div><dt>Policy</dt><dd><code>${submission.policy}</code></dd></div>`}
       <div><dt>Where</dt><dd>${place?.type === "folder" ? html`<code>${folder(place.path)}</code>` : place?.type === "git" ? html`<${Agent} text=${`${place.url}${place.ref ? ` ${place.ref}` : ""}`} />` : "a folder of its own"}</dd></div>
       <div><dt>Priority</dt><dd>${run.priority}</dd></div></dl>

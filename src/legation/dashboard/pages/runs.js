@@ -1,8 +1,8 @@
 // All runs: state by progress, search and filters in the address.
 import { html, useEffect, useState } from "../vendor/preact.js";
 import { get, may, part } from "../api.js";
-import { changed } from "../state/inbox.js";
-import { now } from "../state/clock.js";
+import { changed, inbox } from "../state/inbox.js";
+import { clock, now } from "../state/clock.js";
 import { address } from "../state/place.js";
 import { Ago, Failed, Icon, Key, Loading } from "../parts/basics.js";
 import { Filters, SINCE, asked, matches, useRowKeys } from "../parts/list.js";
@@ -11,6 +11,12 @@ import { Agent, number } from "../parts/text.js";
 
 const PAGE = 100;
 const STATES = ["queued", "preparing", "running", "waiting", "paused", "suspended", "cleaning", "succeeded", "failed", "timed_out", "cancelled"];
+
+// What a run waits for, as the inbox says it.
+function waiting(run) {
+  const item = inbox.value?.items.find((each) => each.runId === run.id && each.kind === "approval");
+  return item && html`${item.verb} <${Agent} text=${item.object} /> · a no at ${clock(item.expiresAt)}`;
+}
 
 export function Runs() {
   const [runs, setRuns] = useState(null);
@@ -43,7 +49,7 @@ export function Runs() {
       <p>A run is work that outlives whoever submitted it. A session is a conversation.</p>${may("operate") && html`<p><a class="button" href=${address("runs/new?agent=rehearsal")}>Rehearse one</a></p>`}</div>`
       : html`<div class="panel"><table class="table runs"><thead><tr><th>State, by progress</th><th>Run</th><th>Agent</th><th class="right">Cost</th><th class="right">Since</th></tr></thead><tbody>
       ${found.map((each) => html`<tr key=${each.id} class="run-row"><td><${RunState} run=${each} /></td><td><a href=${address(`runs/${part(each.id)}`)}><${Agent} mono=${false} text=${each.title ?? each.id} /></a>
-        <small>${evidence(each) ? html`<${Agent} mono=${false} text=${evidence(each)} />` : html`<code>${each.id}</code>`}</small></td><td>${each.agent}</td>
+        <small>${waiting(each) ?? (evidence(each) ? html`<${Agent} mono=${false} text=${evidence(each)} />` : html`<code>${each.id}</code>`)}</small></td><td>${each.agent}</td>
         <td class="right">${each.costUsd === null ? "" : money(each.costUsd)}</td><td class="right"><${Ago} at=${each.endedAt ?? each.startedAt ?? each.createdAt} suffix="" /></td></tr>`)}
       </tbody></table>${!found.length && html`<p class="pad muted">None of these is such a run.</p>`}<footer class="pad muted">${number(found.length)} of ${number(runs.length)}${next
         ? html` · <button type="button" class="link" onClick=${more}>Load more</button>` : ""}

@@ -1,7 +1,7 @@
 // The bar at the foot of an approval: one filled button, what silence means, and then the outcome in its place.
 //
 // An answer takes id and digest from what is painted. Nothing is said to be done before the server has said so.
-import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { may, me, part, post } from "../api.js";
 import { where } from "../state/inbox.js";
 import { connection } from "../state/stream.js";
@@ -13,7 +13,7 @@ import { Agent, folder } from "./text.js";
 
 const SECOND_MS = 5000; // in which the second press counts
 const drafts = new Map(); // what was typed, by approval: in memory alone, kept while somebody signs in again
-const KIND = { edit: "Edits", delete: "Deletions", move: "Moves", execute: "Commands", read: "Reads", fetch: "Fetches", search: "Searches" };
+export const KIND = { edit: "Edits", delete: "Deletions", move: "Moves", execute: "Commands", read: "Reads", fetch: "Fetches", search: "Searches" };
 
 export function Actions({ detail, members, next, split, seen, paintedAt, reload }) {
   const [mode, setMode] = useState(drafts.has(detail.id) ? "deny" : null); // deny, second, edit, grant
@@ -21,7 +21,8 @@ export function Actions({ detail, members, next, split, seen, paintedAt, reload 
   const [note, setNote] = useState(null);
   const [second, setSecond] = useState(null); // when I answered as the second
   const all = members.length > 1;
-  const risky = detail.injection_risk || (detail.paths ?? []).some((path) => path.inside === false);
+  const outside = (detail.paths ?? []).some((path) => path.inside === false) || (detail.parts ?? []).some((part) => part.outside);
+  const risky = detail.injection_risk || outside;
   const withSupervisor = detail.needs === "supervisor";
   const pending = detail.status === "pending";
   const over = ms(detail.expires_at) <= now.value;
@@ -43,7 +44,7 @@ export function Actions({ detail, members, next, split, seen, paintedAt, reload 
     setNote(null);
     const pressed = Date.now();
     try {
-      if (all && !body.params) await post(`approvals/groups/${part(detail.group)}/${word}`, body);
+      if (all && !body.params) await post(`approvals/groups/${part(detail.group)}/${word}`, { ...body, digest: detail.digest, ids: members.map((item) => item.id) });
       else await post(`approvals/${part(detail.id)}/${word}`, word === "escalate" ? body : { ...body, digest: detail.digest });
       drafts.delete(detail.id);
       setMode(null);
@@ -125,7 +126,7 @@ export function Actions({ detail, members, next, split, seen, paintedAt, reload 
 function Deny({ id, all, sending, back, deny, failed }) {
   const field = useRef(null);
   const [text, setText] = useState(drafts.get(id) ?? "");
-  useEffect(() => field.current?.focus(), []);
+  useLayoutEffect(() => field.current?.focus(), []); // with the field itself: not one letter of a quick typist goes elsewhere
   const type = (event) => {
     setText(event.target.value);
     if (event.target.value) drafts.set(id, event.target.value);
@@ -162,7 +163,7 @@ function Edit({ detail, sending, back, approve, failed }) {
   const [text, setText] = useState(before);
   const [wrong, setWrong] = useState(null);
   const field = useRef(null);
-  useEffect(() => field.current?.focus(), []);
+  useLayoutEffect(() => field.current?.focus(), []); // with the field itself: not one letter of a quick typist goes elsewhere
   const submit = (event) => {
     event?.preventDefault();
     try {

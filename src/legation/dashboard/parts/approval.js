@@ -5,8 +5,8 @@ import { changed, outcomes } from "../state/inbox.js";
 import { ms } from "../state/clock.js";
 import { address, askedAt, go } from "../state/place.js";
 import { ITEM, useKeys } from "../state/keys.js";
-import { Actions } from "./actions.js";
-import { Ago, Copy, Failed, Icon, Left, Level, Loading, verb } from "./basics.js";
+import { Actions, KIND } from "./actions.js";
+import { Ago, Copy, Failed, Icon, Left, Level, Loading, levelOf, verb } from "./basics.js";
 import { Counts, Diff, compare } from "./diff.js";
 import { Agent, folder, invisible, number, short, within } from "./text.js";
 
@@ -100,6 +100,7 @@ function Head({ detail, item, many, heading }) {
   </header>`;
 }
 
+const MATCHES = /^rule \S+ of policy \S+ matches$/; // says no more than its name, which stands above it
 const SUPERVISOR = {
   "not-asked": ["Not asked", "the rule goes straight to a person"],
   waiting: ["May take it", "none has looked at it yet"],
@@ -119,9 +120,9 @@ function Levels({ detail }) {
   const waited = ["absent", "undecided"].includes(supervisor.state) && supervisor.waited_ms ? `waited ${Math.round(supervisor.waited_ms / 1000)} s, then people were asked` : words;
   const reviewers = person.reviewers ?? [];
   return html`<ol class="levels" aria-label="Why you are asked">
-    <li><span><${Level} level="policy" /> Policy</span><b><code>${policy.rule}</code></b><small>${policy.reason
-      ? html`<${Agent} mono=${false} text=${policy.reason} />` : policy.verdict === "human_approval" ? "ask a person"
-      : "ask the supervisor"}</small></li>
+    <li><span><${Level} level="policy" /> Policy</span><b><code>${policy.rule}</code></b><small>${policy.reason && !MATCHES.test(policy.reason)
+      ? html`<${Agent} mono=${false} text=${policy.reason} />`
+      : `${(KIND[detail.kind] ?? "calls").toLowerCase()}: ask ${policy.verdict === "human_approval" ? "a person" : "the supervisor"}`}</small></li>
     <li><span><${Level} level="supervisor" /> Supervisor</span><b>${state}</b><small>${supervisor.state === "escalated"
       ? html`${supervisor.by}${supervisor.confidence === null
       ? "" : `, ${supervisor.confidence} sure`}${supervisor.reasoning
@@ -163,7 +164,24 @@ function Command({ detail, many }) {
     <${Copy} text=${detail.command} /></header>
     ${hidden > 0 && html`<p class="note bad">${hidden} invisible ${hidden === 1 ? "character is"
       : "characters are"} shown as ${hidden === 1 ? "a mark" : "marks"}.</p>`}
-    <pre><span class="prompt" aria-hidden="true">$ </span><${Agent} text=${detail.command} /></pre></section>`;
+    <pre><span class="prompt" aria-hidden="true">$ </span><${Agent} text=${detail.command} /></pre>
+    ${(detail.parts?.length > 1 || detail.unreadable) && html`<table class="parts"><thead><tr><th>Taken apart</th><th>What it is</th><th>Verdict</th></tr></thead>
+      <tbody>${detail.parts.map((part) => html`<tr key=${part.text}><td><${Agent} text=${part.text} /></td><td class=${part.outside || SHELL.test(part.text)
+        ? "bad" : ""}>${partWords(part)}</td><td class="wait-word">${VERDICTS[part.verdict] ?? ""} <code>${part.rule}</code></td></tr>`)}
+      ${detail.unreadable && html`<tr><td class="muted">and the rest</td><td class="bad" colspan="2"><${Agent} mono=${false} text=${detail.unreadable} />: nobody can know all that it runs</td></tr>`}</tbody></table>`}</section>`;
+}
+
+const SHELL = /^(?:\S*\/)?(?:ba|da|z|k|fi)?sh$|^(?:\S*\/)?(?:python3?|node|perl|ruby)$/;
+const VERDICTS = { allow: "allowed", deny: "denied", supervisor: "ask", human_approval: "ask" };
+
+// What a part does, where its text alone says so.
+function partWords({ text, opens, outside }) {
+  if (opens) return `${opens === "write" ? "writes" : "reads"} a file ${outside ? "outside the workspace" : outside === false ? "in the workspace" : "that cannot be told from here"}`;
+  if (SHELL.test(text)) return "reads its commands from a pipe: nobody can know them";
+  const [, host] = text.match(/^(?:curl|wget)\s.*?https?:\/\/([^\s/]+)/) ?? [];
+  if (host) return html`fetches from <${Agent} text=${host} />`;
+  if (/^(?:sudo|doas)\b/.test(text)) return "runs as another user";
+  return /^\w+=/.test(text) ? "sets a variable" : "runs a program";
 }
 
 function flat(value, name = "", found = []) {
@@ -179,14 +197,16 @@ function Arguments({ detail }) {
   if (params === null) return html`<section class="panel">
     <p class="pad muted">The arguments were destroyed.</p></section>`;
   const lines = flat(params);
+  // What a rule looked at and did not find: it would have decided otherwise.
+  const because = Object.fromEntries((detail.looks ?? []).filter((look) => look.outcome !== "matches").map((look) => [look.why.split(/[ :]/)[0], look]));
   return html`<section class="panel arguments"><header><${Icon} name="call" /> Arguments <span class="grow" />
     <span class="switch" role="group" aria-label="View">
     <button type="button" aria-pressed=${!json} onClick=${() => setJson(false)}>Table</button>
     <button type="button" aria-pressed=${json} onClick=${() => setJson(true)}>JSON</button></span></header>
     ${json ? html`<pre class="pad"><${Agent} text=${JSON.stringify(params, null, 2)} /></pre>` : lines.length
-      ? html`<table><tbody>${lines.map(([name, value]) => html`<tr key=${name}><th scope="row">
+      ? html`<table><tbody>${lines.map(([name, value]) => html`<tr key=${name} class=${because[name] ? "because" : ""}><th scope="row">
       <${Agent} mono=${false} text=${name} /></th><td>
-      <${Agent} mono=${value.length < 80} text=${value} /></td></tr>`)}</tbody></table>`
+      <${Agent} mono=${value.length < 80} text=${value} />${because[name] && html` <span class="wait-word">this made the rule ask: <code>${because[name].rule}</code> wants <${Agent} text=${because[name].why.split(": ")[0]} /></span>`}</td></tr>`)}</tbody></table>`
       : html`<p class="pad muted">It has none.</p>`}</section>`;
 }
 
@@ -199,7 +219,16 @@ function Members({ members }) {
       <${Left} since=${item.since} until=${item.expiresAt} words="left" /></td></tr>`)}</tbody></table></section>`;
 }
 
+// What a call was about, as its arguments say it: a command, a path, an address.
+const about = (params) => ["command", "path", "file_path", "url", "pattern", "query"].map((name) => params?.[name]).find((each) => typeof each === "string") ?? "";
+const levelBy = (trace) => (trace.approved_by_name ? "person" : trace.approved_by ? levelOf(trace.approved_by) : trace.approval_status === "denied" ? "person" : "policy");
+
 function Evidence({ detail }) {
+  const [lately, setLately] = useState(null);
+  useEffect(() => {
+    if (detail.session_id) get(`traces?session=${part(detail.session_id)}&limit=7`).then((told) => setLately(told.filter((each) => each.approval_id !== detail.id)), () => setLately([]));
+    else setLately(detail.recent_traces);
+  }, [detail.id]);
   const paths = detail.paths ?? [];
   const outside = paths.some((path) => path.inside === false);
   const link = paths.some((path) => path.link);
@@ -214,13 +243,12 @@ function Evidence({ detail }) {
         <${Icon} name="wrong" /> outside the workspace</p>` : paths.every((path) => path.inside) ? html`<p class="good">
         <${Icon} name="check" /> inside the workspace${link ? ", through a link" : ", through no link"}</p>`
         : html`<p class="muted">Where it leads cannot be told.</p>`}</section>`}
-    <section><h2>What it did lately <small>${detail.recent_traces.length} calls</small></h2>
-      ${detail.recent_traces.length
-        ? html`<ul class="lately">${detail.recent_traces.map((trace) => html`<li key=${trace.trace_id}>
-        <${Level} level=${trace.policy === "supervisor" ? "supervisor" : trace.policy === "human_approval" ? "person"
-        : "policy"} tone=${trace.policy === "deny" ? "bad" : "good"} /><${Agent} text=${trace.tool} />
-        <${Ago} at=${trace.timestamp} suffix="" /></li>`)}</ul>` : html`<p class="muted">Nothing yet.</p>`}
-      ${detail.session_id && html`<a href=${address(askedAt(detail.session_id))}>Show all that it did</a>`}</section>
+    <section><h2>What it did lately</h2>
+      ${lately?.length
+        ? html`<ul class="lately">${lately.slice(0, 6).map((trace) => html`<li key=${trace.trace_id}>
+        <${Level} level=${levelBy(trace)} tone=${trace.policy === "deny" || trace.approval_status === "denied" ? "bad" : "good"} /><${Agent} text=${`${trace.tool} ${about(trace.params)}`.trim()} />
+        <${Ago} at=${trace.timestamp} suffix="" /></li>`)}</ul>` : html`<p class="muted">${lately ? "Nothing yet." : ""}</p>`}
+      ${detail.session_id && html`<a href=${address(askedAt(detail.session_id))}>Show all in the session</a>`}</section>
     <section><h2>Grants in force</h2>${detail.active_grants.length ? detail.active_grants.map((grant) => html`<p key=${grant.id}>
       <code>${grant.tools}</code> for ${grant.agent}${grant.folder ? html` in <code>${folder(grant.folder)}</code>`
       : ""}<br /><small class="muted">${Math.max(0, Math.round((ms(grant.expires_at) - Date.now()) / 60000))} min left · by ${grant.granted_by}</small></p>`)

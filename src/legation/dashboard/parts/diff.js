@@ -4,7 +4,7 @@ import { structuredPatch, diffWordsWithSpace } from "../vendor/diff.js";
 import { hunks as hunksOf } from "../state/patch.js";
 import { Copy, Icon } from "./basics.js";
 import { highlighted, language, useHighlight } from "./code.js";
-import { Agent, number, shown, strip } from "./text.js";
+import { Agent, CUT_AT, bytes, number, shown, strip } from "./text.js";
 
 const LINES_AT_ONCE = 2000;
 const TIMEOUT_MS = 250; // of the search for the shortest diff: beyond that everything old goes and everything new comes
@@ -74,24 +74,25 @@ function pair(one, other) {
   other.words = words.filter((word) => !word.removed);
 }
 
-const code = (entry, name) => {
+const code = (entry, name, upto) => {
   if (!entry) return "";
+  if (entry.text.length > upto) return [...shown(entry.text.slice(0, upto)), html`<span class="mark">${bytes(entry.text.length - upto)} more</span>`];
   if (entry.words) return entry.words.map((word) => (word.added || word.removed
     ? html`<mark>${shown(word.value)}</mark>` : shown(word.value)));
   return highlighted(entry.text, name);
 };
 const CLASS = { "+": "add", "-": "del", "@": "at", " ": "" };
 
-function Unified({ entries, name }) {
+function Unified({ entries, name, longest }) {
   return entries.map((entry, at) =>
     entry.sign === "@"
       ? html`<tr key=${at} class="at"><td colspan="4">${entry.text}</td></tr>`
       : html`<tr key=${at} class=${CLASS[entry.sign]}><td class="no">${entry.old}</td><td class="no">${entry.fresh}</td>
-        <td class="sign">${entry.sign}</td><td class="code">${code(entry, name)}</td></tr>`,
+        <td class="sign">${entry.sign}</td><td class="code">${code(entry, name, longest)}</td></tr>`,
   );
 }
 
-function Split({ entries, name }) {
+function Split({ entries, name, longest }) {
   const pairs = [];
   let waiting = [];
   for (const entry of entries) {
@@ -106,8 +107,8 @@ function Split({ entries, name }) {
     one?.sign === "@"
       ? html`<tr key=${at} class="at"><td colspan="4">${one.text}</td></tr>`
       : html`<tr key=${at}><td class="no">${one?.old}</td><td class=${`code half ${one?.sign === "-" ? "del"
-        : ""}`}>${code(one, name)}</td><td class="no">${other?.fresh}</td><td class=${`code half ${other?.sign === "+"
-        ? "add" : ""}`}>${code(other, name)}</td></tr>`,
+        : ""}`}>${code(one, name, longest)}</td><td class="no">${other?.fresh}</td><td class=${`code half ${other?.sign === "+"
+        ? "add" : ""}`}>${code(other, name, longest)}</td></tr>`,
   );
 }
 
@@ -115,6 +116,7 @@ export function Diff({ path, patch, oldText, newText, cut = false, isNew = false
   useHighlight();
   const [split, setSplit] = useState(false);
   const [upto, setUpto] = useState(LINES_AT_ONCE);
+  const [whole_, setWhole] = useState(false); // lines that are very long, too
   const made = useMemo(() => (cut ? null : patch === undefined ? compare(oldText, newText) : counted(hunksOf(patch))), [patch, oldText, newText, cut]);
   const entries = useMemo(() => (made ? lines(made.hunks) : []), [made]);
   useEffect(() => {
@@ -133,9 +135,11 @@ export function Diff({ path, patch, oldText, newText, cut = false, isNew = false
         : "Copy this patch"} /></figcaption>
     ${cut ? html`<p class="muted pad">${cut === true ? "Too large to be shown." : cut}</p>` : null}
     <div class="scroll" tabindex="0" role="region" aria-label="Changed lines"><table><tbody>
-      <${Lines} entries=${entries.slice(0, upto)} name=${language(path)} /></tbody></table></div>
+      <${Lines} entries=${entries.slice(0, upto)} name=${language(path)} longest=${all || whole_ ? Infinity : CUT_AT} /></tbody></table></div>
     ${entries.length > upto && html`<p class="pad">
       <button type="button" class="link" onClick=${() => setUpto(upto + LINES_AT_ONCE)}>${number(entries.length - upto)} more lines</button></p>`}
+    ${!all && !whole_ && entries.some((entry) => entry.text.length > CUT_AT) && html`<p class="pad">
+      <button type="button" class="link" onClick=${() => setWhole(true)}>Show long lines whole</button></p>`}
     ${made && !entries.length && html`<p class="muted pad">No line changes.</p>`}
   </figure>`;
 }

@@ -4,7 +4,7 @@ import { part } from "../api.js";
 import { exact, minute, span } from "../state/clock.js";
 import { address } from "../state/place.js";
 import { Icon, KindIcon, Level, levelOf, verb } from "./basics.js";
-import { Diff } from "./diff.js";
+import { Counts, Diff, compare } from "./diff.js";
 import { Markdown } from "./markdown.js";
 import { Output } from "./terminal.js";
 import { Agent, bytes, cutLines, number, shown, within } from "./text.js";
@@ -60,7 +60,7 @@ const SAID = {
 };
 
 export function Decision({ ask, answer }) {
-  if (!answer) return html`<span class="decision waits"><${Level} level="person" /> waits for an answer</span>`;
+  if (!answer) return html`<a class="decision waits" href=${address(`inbox/${part(ask.id)}`)}><${Level} level="person" /> waits for an answer</a>`;
   const level = answer.byName ? "person" : levelOf(answer.by);
   const good = answer.outcome === "approved";
   const who = answer.byName ?? (answer.by === "policy" ? "policy" : answer.by);
@@ -79,18 +79,18 @@ function Call({ row, session, opened, toggle }) {
   const diffs = (call.content ?? []).filter((each) => each?.type === "diff");
   const rest = (call.content ?? []).filter((each) => each?.type !== "diff");
   const denied = answer && answer.outcome !== "approved";
-  const open = opened ?? (diffs.length > 0 || call.kind === "execute");
+  const open = opened ?? ((!ask || answer) && (diffs.length > 0 || call.kind === "execute"));
   const over = call.status === "completed" || call.status === "failed";
   return html`<div class=${`call ${ask && !answer ? "waits" : ""}`}>
     <p class="call-line"><button type="button" class="fold quiet" aria-expanded=${open} onClick=${() => toggle(!open)}>
-      <${KindIcon} kind=${call.kind} /> <span class="muted">${verb(call.kind)}</span> <${Agent} text=${object} /></button>
+      <${KindIcon} kind=${call.kind} /> <span class="muted">${verb(call.kind)}</span> <${Agent} text=${object.slice(0, 500)} />${!open && diffs.length === 1 && diffs[0].newText?.length < 50_000 &&
+      html` <${Counts} ...${compare(diffs[0].oldText, diffs[0].newText)} />`}</button>
       <span class="grow" />${ask ? html`<${Decision} ask=${ask} answer=${answer} />`
       : html`<span class="muted">${call.status ?? ""}</span>`}
       <span class="took">${over && row.end >= row.at ? `${((row.end - row.at) / 1000).toFixed(1)} s` : ""}</span></p>
     ${denied && html`<div class="denial">
       <b class="bad">${answer.outcome} by ${answer.byName ?? answer.by}.</b>${answer.message &&
       html` The agent was told: <${Agent} mono=${false} text=${answer.message} />`}</div>`}
-    ${ask && !answer && html`<p><a class="button" href=${address(`inbox/${part(ask.id)}`)}>Look and answer</a></p>`}
     ${open &&
     diffs.slice(0, FILES_AT_ONCE).map(
       (diff, at) =>

@@ -68,4 +68,7 @@ export function rows(items, apart) {
   return found;
 }
 
+// What needs me, as the list counts it: a group is one.
+export const needing = () => rows((inbox.value?.items ?? []).filter((item) => item.section === "you"), new Set()).length;
+
 export const where = (item) => (item.kind === "question" ? `inbox/${part(item.sessionId)}/q/${part(item.id)}` : `inbox/${part(item.id)}`);

@@ -42,6 +42,7 @@ addEventListener("keydown", (event) => {
     if (name !== "Enter") return;
     name = "Ctrl Enter";
   }
+  if (name === "Escape" && event.target.type === "search") return event.target.blur(); // the innermost thing
   if (typing && name !== "Escape" && name !== "Ctrl Enter") return;
   // A focused button or link has its own Enter and space.
   if (name === "Enter" && event.target.closest?.("button, a, summary, [role=option]")) return;

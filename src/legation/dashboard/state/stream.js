@@ -25,6 +25,8 @@ export function follow(name, after, take, { ended = () => {}, replaced = () => {
 }
 
 export const retryNow = () => reopen(0);
+addEventListener("online", retryNow);
+addEventListener("offline", () => opened?.abort()); // a body whose network is gone would look alive until it is due to ping
 
 function reopen(pause) {
   clearTimeout(due);

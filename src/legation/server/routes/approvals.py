@@ -32,6 +32,7 @@ from legation.wire.api.approvals import (
     Escalation,
     GrantView,
     GroupAnswered,
+    GroupResolution,
     NewGrant,
     Resolution,
     rfc3339,
@@ -43,6 +44,7 @@ routes = Routes(tag="approvals")
 # Seed 001's bodies are optional, each member of them and the whole.
 _NO_APPROVE: Final = Approve()
 _NO_RESOLUTION: Final = Resolution()
+_NO_GROUP: Final = GroupResolution()
 _NO_ESCALATION: Final = Escalation()
 _NO_CLAIM: Final = ClaimBody()
 
@@ -139,7 +141,7 @@ async def claim(call: Call, approval: str, body: ClaimBody = _NO_CLAIM) -> Appro
 
 
 @routes.post("/approvals/groups/{group}/approve", **ANSWERS)
-async def approve_group(call: Call, group: str, body: Resolution = _NO_RESOLUTION) -> GroupAnswered:
+async def approve_group(call: Call, group: str, body: GroupResolution = _NO_GROUP) -> GroupAnswered:
     """Approve all pending ones that ask for the very same; `group` is a member of each.
 
     `refused` are those that the caller may not answer: they stay pending."""
@@ -147,14 +149,14 @@ async def approve_group(call: Call, group: str, body: Resolution = _NO_RESOLUTIO
 
 
 @routes.post("/approvals/groups/{group}/deny", **ANSWERS)
-async def deny_group(call: Call, group: str, body: Resolution = _NO_RESOLUTION) -> GroupAnswered:
+async def deny_group(call: Call, group: str, body: GroupResolution = _NO_GROUP) -> GroupAnswered:
     """Deny all pending ones that ask for the very same; as approving a group."""
     return await _answer_group(call, group, body, approves=False)
 
 
-async def _answer_group(call: Call, group: str, body: Resolution, *, approves: bool) -> GroupAnswered:
+async def _answer_group(call: Call, group: str, body: GroupResolution, *, approves: bool) -> GroupAnswered:
     inbox = call.services.inbox
-    answered = await inbox.answer_group(call.principal, group, _answer(body, approves=approves))
+    answered = await inbox.answer_group(call.principal, group, _answer(body, approves=approves), body.ids)
     return GroupAnswered(answered=[each.id for each in answered.answered], refused=list(answered.refused))
 
 

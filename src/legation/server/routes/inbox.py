@@ -135,6 +135,7 @@ class _InboxReader:
     call: Call
     items: list[InboxItem] = field(default_factory=list)
     more: bool = False
+    titles: dict[str, str | None] = field(default_factory=dict)  # of runs that wait
 
     def _bounded(self, found: Sequence[Row]) -> Sequence[Row]:
         self.more |= len(found) > inbox.MOST
@@ -159,6 +160,8 @@ class _InboxReader:
             shown = _approval(approval, said.get(approval.trace_id, {}), record, isolated=isolated)
             words = _words(approval, why_person(approval, wait_ms))
             place = self._place(approval, called)
+            if shown.run_id is not None:
+                place["session_title"] = await self._run_title(shown.run_id)
             self.items.append(replace(shown, **place, **({} if words is None else {"why": words})))
 
     def _place(self, approval: Approval, called: Iterable[str]) -> dict[str, object]:
@@ -226,6 +229,14 @@ class _InboxReader:
             await self._run(run, "working", "working", words.get(run["state"], "Prepares"), run["changed_at"])
             for run in found
         ]
+
+    async def _run_title(self, run_id: str) -> str | None:
+        from legation.runs.lists import subject_of
+
+        if run_id not in self.titles:
+            subject = await subject_of(self.call.services.content, self.call.principal.workspace, run_id)
+            self.titles[run_id] = None if subject is None else writable(subject.title)
+        return self.titles[run_id]
 
     async def _run(self, run: Row, section: Section, state: ItemState, verb: str, since: int) -> InboxItem:
         from legation.runs.lists import subject_of

@@ -185,6 +185,14 @@ class Approve(Resolution):
     params: Mapping[str, Value] | None = None
 
 
+class GroupResolution(Resolution):
+    """With `ids`: of the group answer these alone, as whoever answers has seen them; one that asked since goes on waiting."""
+
+    ids: Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(min_length=1, max_length=500)] | None = (
+        None
+    )
+
+
 class GroupAnswered(SnakeShape):
     """Of all pending ones that ask for the very same. `refused`: those that the caller may not answer."""
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 
@@ -82,10 +83,8 @@ def _split(text: str) -> ShellLine:
 def begun(text: str) -> tuple[Part, ...]:
     """List what was found of a line before it could not be read any more: for a person to look at, never to decide by."""
     parts = Parts(_read)
-    try:
+    with suppress(Unreadable):
         parts.read(text[:MAX_LINE], 0)
-    except Unreadable:
-        pass
     return tuple(dict.fromkeys(parts.found))
 
 
