@@ -203,9 +203,6 @@ async def test_what_an_update_adds_to_a_table_postgres_knows_of_at_once(
         assert [row["null_frac"] for row in await database.read(_run, known)] == [1]
 
 
-LANDED = 7  # the newest migration of the release before durable runs
-
-
 @pytest.mark.parametrize("dialect", BOTH)
 async def test_a_database_of_before_durable_runs_takes_runs_and_keeps_what_it_had(
     dialect: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -213,15 +210,17 @@ async def test_a_database_of_before_durable_runs_takes_runs_and_keeps_what_it_ha
     newest, sealer = migrations.chain(), new_sealer()
     async with make(dialect, tmp_path, request, template=EMPTY) as database:
         with monkeypatch.context() as earlier:
-            earlier.setattr(migrations, "chain", lambda: newest[:LANDED])
-            earlier.setattr(migrations, "newest", lambda: LANDED)
+            earlier.setattr(migrations, "chain", lambda: newest[:LANDED_SCHEMA])
+            earlier.setattr(migrations, "newest", lambda: LANDED_SCHEMA)
             await database.migrate()
         await add_workspaces(database)
         await database.transact(_run, PENDING)
         rig = Rig(database, CountingProvider(tmp_path / "things"), sealer)
         kept = await rig.vault.put("local", "before", {"KEY": Secret("a-key-of-before", "KEY")})
         await database.transact(rig.content.append, "local", "before", "events", 1, 1, b"said before")
-        assert [each.number for each in await database.migrate()] == [*range(LANDED + 1, len(newest) + 1)]
+        assert [each.number for each in await database.migrate()] == [
+            *range(LANDED_SCHEMA + 1, len(newest) + 1)
+        ]
         assert await database.migrate() == []
         async with rig.working(rig.worker()):
             run = await rig.until(await rig.submit())
