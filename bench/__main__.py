@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
 from bench import compare, growth, harness, report
@@ -42,8 +41,8 @@ def main() -> None:
         return
     chosen = select(options.names, parser())
     machine = report.machine()
-    with tempfile.TemporaryDirectory(prefix="legation-bench-", dir=options.scratch) as scratch:
-        outcomes = harness.run(chosen, Path(scratch), tell)
+    with harness.scratch_folder(options.scratch) as scratch:
+        outcomes = harness.run(chosen, scratch, tell)
     if options.json:
         print(report.as_json(outcomes, machine))
     else:

@@ -12,14 +12,13 @@ import json
 import math
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench import report
 from bench.catalogue import select
-from bench.harness import SCRATCH, Candidate, CandidateFailed, distinct, measure
+from bench.harness import SCRATCH, Candidate, CandidateFailed, distinct, measure, scratch_folder
 from bench.measure import Sample
 from bench.report import tell
 
@@ -159,8 +158,8 @@ def main(argv: Sequence[str]) -> None:
         if not (tree / ".venv/bin/python").exists():
             parser().error(f"cannot measure {tree}: it has no .venv; run `./dev bench --list` there")
     chosen = [each for each in distinct(select(options.names, parser())) if not each.counterpart]
-    with tempfile.TemporaryDirectory(prefix="legation-bench-", dir=options.scratch) as made:
-        scratches = [Path(made) / name for name in ("old", "new")]
+    with scratch_folder(options.scratch) as made:
+        scratches = [made / name for name in ("old", "new")]
         for scratch in scratches:
             scratch.mkdir()
         old = Tree("old", options.old.resolve(), scratches[0])

@@ -10,7 +10,9 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -83,6 +85,14 @@ class Outcome:
 
 class CandidateFailed(Exception):
     pass
+
+
+@contextmanager
+def scratch_folder(parent: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="legation-bench-", dir=parent) as made:
+        folder = Path(made)
+        folder.chmod(0o755)  # started by root, Postgres runs as another user
+        yield folder
 
 
 def metric(candidate: Candidate, name: str) -> Callable[[Round], float]:

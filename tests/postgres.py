@@ -13,6 +13,7 @@ import fcntl
 import os
 import pwd
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -105,6 +106,17 @@ class Postgres:
         """End it at once, as a crash would, and start it again."""
         data, log = str(self.folder / "data"), str(self.folder / "log")
         self.run("pg_ctl", "-D", data, "-w", "-m", "immediate", "-l", log, "restart", user=_user())
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Ended as by its owner; afterwards it is started with the options that it had."""
+        data, log = str(self.folder / "data"), str(self.folder / "log")
+        _program, *options = shlex.split(Path(data, "postmaster.opts").read_text())
+        self.run("pg_ctl", "-D", data, "-w", "-m", "fast", "stop", user=_user())
+        try:
+            yield
+        finally:
+            self.run("pg_ctl", "-D", data, "-w", "-l", log, "-o", shlex.join(options), "start", user=_user())
 
     def dump(self, url: Secret) -> str:
         """Everything in the database as text."""

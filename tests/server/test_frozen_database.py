@@ -68,6 +68,19 @@ async def test_every_route_says_that_the_database_does_not_answer(rig: Rig, post
     assert (await rig.knock("GET", "/approvals", mine)).status == 200
 
 
+async def test_one_that_is_stopped_is_told_in_the_same_words_and_is_used_again_when_it_is_back(
+    rig: Rig, postgres: Postgres
+) -> None:
+    """It was a 500 that named the database's address."""
+    mine = await rig.bearer(rig.people["admin"])
+    with postgres.stopped():
+        for method, path in (("GET", "/approvals"), ("POST", "/v1/tokens")):
+            answer = await rig.knock(method, path, mine, BODIES.get((method, path)))
+            assert is_told_so(answer), (method, path, answer)
+    await until_it_answers(rig)
+    assert (await rig.knock("GET", "/v1/me", mine)).status == 200
+
+
 async def test_no_route_behind_the_credential_waits_either(rig: Rig, postgres: Postgres) -> None:
     """Each handler on its own, as if its caller had been known before."""
     known = await rig.principal(rig.people["admin"])

@@ -445,9 +445,17 @@ async def test_an_effect_whose_end_nobody_knows_is_told_as_that_and_never_repeat
     assert len(backend.seen) == 2
 
 
-async def test_a_frozen_postgres_supersedes_nobody(
-    shared: Installation, own_postgres: Postgres, backend: Backend
+async def until_ready(server: Server) -> None:
+    async with asyncio.timeout(LIMIT):
+        while (await server.owner.get("/v1/ready")).status_code != 200:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", ["frozen", "stopped"])
+async def test_a_postgres_that_was_away_supersedes_nobody(
+    shared: Installation, own_postgres: Postgres, backend: Backend, how: str
 ) -> None:
+    away = own_postgres.frozen if how == "frozen" else own_postgres.stopped
     async with shared.server("a") as a, shared.server("b") as b:
         call = asyncio.create_task(a.call("k1", 1))
         plain = asyncio.create_task(a.call(None, 2))
@@ -455,11 +463,9 @@ async def test_a_frozen_postgres_supersedes_nobody(
         with shared.stand_in("run:1", a, b) as runner:
             asked = await runner.says("asked")
             pending = await b.pending(4)
-            with own_postgres.frozen():
+            with away():
                 await asyncio.sleep(2.5 * DEAD)  # the time itself is the subject
-            async with asyncio.timeout(LIMIT):
-                while (await b.owner.get("/v1/ready")).status_code != 200:
-                    await asyncio.sleep(0.05)
+            await until_ready(b)
             await asyncio.sleep(1.5 * DEAD)  # who would be taken for gone would be by now
             assert (await b.pending(4)).keys() == pending.keys()
             for each in pending:

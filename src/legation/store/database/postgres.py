@@ -100,12 +100,13 @@ logger = logging.getLogger("legation.store")
 class _Work:
     """One use of a connection."""
 
-    __slots__ = ("_bound", "commits", "connection", "given_up")
+    __slots__ = ("_bound", "closed", "commits", "connection", "given_up")
 
     def __init__(self) -> None:
         self.connection: Any = None  # none yet: it waits for one
         self.commits = False  # the word is out, and whether it was heard is not known
         self.given_up = False
+        self.closed = False  # by the other side
         self._bound = asyncio.timeout(None)
 
     async def connect(self, pool: "asyncpg.Pool[Any]") -> None:
@@ -310,13 +311,21 @@ class PostgresDatabase:
             await use.connect(pool)
             try:
                 yield use
+            except asyncpg.InternalClientError:
+                # It was ended by the other side, whose last words came while nobody asked: asyncpg trips over them.
+                with suppress(asyncpg.InterfaceError):
+                    use.connection.terminate()
+                raise
             finally:
+                use.closed = _is_closed(use.connection)
                 # What was done is done, also where the connection is lost behind it.
                 with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
                     await pool.release(use.connection)
         except (asyncpg.SerializationError, asyncpg.DeadlockDetectedError):
             raise
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except (
+            asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError
+        ) as error:  # fmt: skip
             raise self._failure(use, error) from None  # the driver's own error may quote values
         finally:
             doubt.cancel()
@@ -327,9 +336,16 @@ class PostgresDatabase:
 
         if use.given_up:
             return _unanswered(commits=use.commits)
-        lost = (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, OSError, TimeoutError)
-        if use.commits and isinstance(error, lost):
-            return _unanswered(commits=True)
+        # It was stopped, is starting, or has no room: it comes back, also where the word of its end arrives in the place of
+        # that of a commit.
+        gone = (
+            asyncpg.PostgresConnectionError, asyncpg.AdminShutdownError, asyncpg.CrashShutdownError,
+            asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError, asyncpg.InternalClientError, OSError,
+        )  # fmt: skip
+        closed = isinstance(error, asyncpg.InterfaceError) and (use.closed or use.commits)
+        if closed or isinstance(error, gone):
+            logger.warning("Postgres at %s is away: %s", self._where, self._reason(error))
+            return _unanswered(commits=use.commits)
         return StorageFailed(
             f"cannot use Postgres at {self._where}: {self._reason(error)}; check the server, then try again"
         )
@@ -436,6 +452,15 @@ def _unanswered(*, commits: bool = False) -> Unavailable:
         "cannot do this now: the database does not answer; try again when it does",
         {"retryAfter": _RETRY_AFTER},
     )
+
+
+def _is_closed(connection: Any) -> bool:
+    import asyncpg
+
+    try:
+        return bool(connection.is_closed())
+    except asyncpg.InterfaceError:
+        return True  # the pool has taken it back, as it does with one that the other side has ended
 
 
 async def _version(connection: Any) -> int:
