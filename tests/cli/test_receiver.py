@@ -12,6 +12,7 @@ import httpx2
 import pytest
 from tests.cli.command import LIMIT, environment, legation
 from tests.runner.caller_server import TOKEN
+from tests.runner.test_fields import ACTS
 from tests.runner.test_runner import config_of, scripted, started
 from tests.server.test_runners import body
 
@@ -130,6 +131,19 @@ async def test_a_user_answers_all_alike(tmp_path: Path, flag: str, told: str) ->
         assert "may it? first (execute rm it)" in await asyncio.to_thread(receiver.until, "may it?")
         assert told in await asyncio.to_thread(receiver.until, "agent_message_chunk")
         await asyncio.to_thread(receiver.until, "ended: end_turn")
+    finally:
+        receiver.stop()
+
+
+async def test_what_was_done_unasked_and_how_a_turn_ended_is_said(tmp_path: Path) -> None:
+    receiver = Receiver(tmp_path, "--print", "--approve")
+    try:
+        config = config_of(receiver.url, "go", permissions="route")
+        async with started(tmp_path, config, agent=scripted(ACTS)) as ran:
+            assert (await ran.ended())[0] == 0
+        told = await asyncio.to_thread(receiver.until, "unasked_effect")
+        assert "done unasked: make (execute make all)" in told
+        assert "stop reason end_turn" in await asyncio.to_thread(receiver.until, "turn_ended")
     finally:
         receiver.stop()
 

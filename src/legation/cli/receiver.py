@@ -143,9 +143,13 @@ class CommandDesk:
 
 
 def _permission(report: Any) -> dict[str, Any]:
+    return _member(report.permission)
+
+
+def _member(raw: Any) -> dict[str, Any]:
     from legation.wire import jsontext
 
-    return jsontext.read_object(bytes(report.permission or b"{}"))
+    return jsontext.read_object(bytes(raw or b"{}"))
 
 
 def _listen(desk: CommandDesk) -> None:
@@ -301,11 +305,18 @@ def _show_lines(report: Any, taken: Any) -> None:
             say(f"  {line(f'{file.status} {file.path} +{file.added} -{file.removed}')}")
 
 
+def _act(told: dict[str, Any]) -> str:
+    action = told.get("action") or {}
+    return f"{told.get('title')} ({action.get('tool')} {action.get('command') or action.get('paths') or ''})"
+
+
 def _end(report: Any) -> str:
     if report.kind == "permission_request":
-        asked = _permission(report)
-        action = asked.get("action") or {}
-        return f"may it? {asked.get('title')} ({action.get('tool')} {action.get('command') or action.get('paths') or ''})"
+        return f"may it? {_act(_permission(report))}"
+    if report.kind == "unasked_effect":
+        return f"done unasked: {_act(_member(report.effect))}"
+    if report.kind == "turn_ended":
+        return f"stop reason {_member(report.turn).get('stopReason')}"
     if report.kind == "permission_resolved":
         answered = _permission(report)
         return f"{answered.get('outcome')} by {answered.get('by')}"

@@ -56,7 +56,7 @@ class CallbackAnswer:
     def refusal(self, what: str) -> LegationError:
         if self.status == UNAUTHORIZED:
             return Unauthenticated(
-                f"cannot send {what}: the caller answered 401; give the token that it knows"
+                f"cannot send {what}: the caller answered 401; give the token that it knows, and check the clocks of both"
             )
         way = "a redirect, and none is followed" if 300 <= self.status < 400 else "it refuses it"
         return CallbackRefused(
