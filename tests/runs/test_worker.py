@@ -1,6 +1,7 @@
 """A worker's steps, on both databases, with a provider that counts."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from legation.errors import NotFound
 from legation.runs.provider import RunJob, StepFailed
 from legation.runs.run import SQL, TOPIC, Run, RunCaps, request_cancel
 from legation.runs.states import CleanupStatus, ErrorClass, RunState
+from legation.secret import Secret
 from legation.store.database.transaction import Transaction
+from legation.store.secrets.vault import Vault
 
 
 @pytest.fixture
@@ -338,3 +341,22 @@ async def test_what_was_made_stays_where_the_run_or_else_the_installation_says_s
     assert counted(rig).left() == ([run.id] if wanted else [])
     assert (await rig.database.read(_resources, run))[run.id] == ("retained" if wanted else "gone")
     assert (run.secret_id, await secrets_left(rig)) == (None, 0)
+
+
+async def test_the_vault_is_opened_once_in_the_life_of_a_run_by_the_step_that_needs_it_under_its_lease(
+    rig: Rig,
+) -> None:
+    opened = list[tuple[str, bool]]()
+
+    class Watched(Vault):
+        async def open(self, workspace: str, owner: str, bundle_id: str) -> dict[str, Secret]:
+            run = await rig.run(owner)
+            opened.append((run.state, bool(run.lease_token)))
+            return await super().open(workspace, owner, bundle_id)
+
+    worker = rig.worker()
+    worker.tools = replace(worker.tools, vault=Watched(rig.database, rig.sealer, rig.clock))
+    async with rig.working(worker):
+        run = await rig.until(await rig.submit())
+    assert run.state is RunState.SUCCEEDED
+    assert opened == [("starting", True)]
