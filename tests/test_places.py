@@ -95,6 +95,7 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
             "SandboxProvider._command",
             "SandboxProvider._forget",
             "SandboxProvider._git",
+            "_make_plugin",
             "_remove",
             "_remove_but",
         },

@@ -1,6 +1,7 @@
 """A worker's steps, on both databases, with a provider that counts."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from legation.runs.run import SQL, TOPIC, Run, RunCaps, request_cancel
 from legation.runs.states import CleanupStatus, ErrorClass, RunState
 from legation.runs.steps import STEPS
 from legation.runs.worker import _forget_workers, _lost_machines
+from legation.secret import Secret
 from legation.store.database.transaction import Transaction, parse
+from legation.store.secrets.vault import Vault
 
 
 @pytest.fixture
@@ -438,3 +441,22 @@ async def test_a_run_that_failed_before_its_machine_was_lost_keeps_its_class(
     )
     assert run.cleanup is CleanupStatus.FAILED_TERMINAL
     assert (run.secret_id, await secrets_left(rig)) == (None, 0)
+
+
+async def test_the_vault_is_opened_once_in_the_life_of_a_run_by_the_step_that_needs_it_under_its_lease(
+    rig: Rig,
+) -> None:
+    opened = list[tuple[str, bool]]()
+
+    class Watched(Vault):
+        async def open(self, workspace: str, owner: str, bundle_id: str) -> dict[str, Secret]:
+            run = await rig.run(owner)
+            opened.append((run.state, bool(run.lease_token)))
+            return await super().open(workspace, owner, bundle_id)
+
+    worker = rig.worker()
+    worker.tools = replace(worker.tools, vault=Watched(rig.database, rig.sealer, rig.clock))
+    async with rig.working(worker):
+        run = await rig.until(await rig.submit())
+    assert run.state is RunState.SUCCEEDED
+    assert opened == [("starting", True)]

@@ -86,6 +86,24 @@ async def test_a_run_is_kept_with_its_secrets_sealed_and_no_worker_is_said(rig: 
     assert await audited(rig) == ["run.submitted"]
 
 
+async def test_limits_that_change_later_are_those_of_later_runs(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    caps = []
+    for number, concurrency in enumerate(("3", "9")):
+        async with (
+            asyncio.timeout(110),
+            open_rig("sqlite", tmp_path, request, run_concurrency=concurrency) as rig,
+        ):
+            headers = await credentials(rig)
+            if number == 0:
+                await submit(rig, headers)
+            await submit(rig, headers)
+            rows = await rig.rows("select caps from run order by id")
+            caps = [json.loads(row["caps"])["concurrency"] for row in rows]
+    assert sorted(caps) == [3, 3, 9]  # the clock stands still, and ids of one moment are in any order
+
+
 async def test_exactly_one_key_of_the_agents_provider_where_it_needs_one_and_none_else(rig: Rig) -> None:
     headers = await credentials(rig)
     wrong: list[dict[str, Any]] = [

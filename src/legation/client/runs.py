@@ -78,7 +78,8 @@ def secrets_of(
     try:
         return RunSecrets(**shown, mcp_servers=servers, skills=texts) if shown or servers or texts else None
     except TypeError:
-        raise InvalidParams(f"cannot send a key for {', '.join(shown)}: no such provider is known") from None
+        known = "anthropic, openai, google, amp, custom"
+        raise InvalidParams(f"cannot send a key for {', '.join(shown)}; choose from {known}") from None
 
 
 def submit_run(

@@ -48,7 +48,11 @@ Folder: TypeAlias = Callable[[str], Awaitable[Path]]
 
 
 async def put_in_place(
-    given: Skills | None, work: Path, folder: Folder, forbidden: ForbiddenPlaces
+    given: Skills | None,
+    work: Path,
+    folder: Folder,
+    forbidden: ForbiddenPlaces,
+    places: Sequence[str] = PLACES,
 ) -> tuple[str, ...]:
     """The names of the skills that the session has then."""
     if given is None or not given.sources:
@@ -61,7 +65,7 @@ async def put_in_place(
             found = await asyncio.to_thread(find, root, source.subpath, source.skills)
             for skill in found if source.type == "local" else ():
                 await folder(str(skill))  # a subpath may lead to what is not served
-            await asyncio.to_thread(place, found, work, forbidden)
+            await asyncio.to_thread(place, found, work, forbidden, places)
         names += [skill.name for skill in found]
     return tuple(dict.fromkeys(names))
 
@@ -180,21 +184,23 @@ def _checked(name: str) -> str:
     return name
 
 
-def place(skills: Sequence[Path], work: Path, forbidden: ForbiddenPlaces) -> None:
+def place(
+    skills: Sequence[Path], work: Path, forbidden: ForbiddenPlaces, places: Sequence[str] = PLACES
+) -> None:
     """Into the session's folder. What is too much, or must not be read, is found before anything is copied."""
     try:
         _must_fit(skills, work, forbidden)
-        for where in PLACES:
+        for where in places:
             for skill in skills:
                 _copy(skill, _made(work, where) / skill.name, forbidden)
     except OSError as error:
         raise StorageFailed(f"cannot put the skills in place: {error.strerror}; mend that") from error
 
 
-def put_texts(skills: Mapping[str, str], work: Path) -> None:
+def put_texts(skills: Mapping[str, str], work: Path, places: Sequence[str] = PLACES) -> None:
     """Put skills of one text each in place: what stands in their `SKILL.md`, by their names. Readable by us alone."""
     try:
-        for where in PLACES:
+        for where in places:
             for name, text in skills.items():
                 target = _made(work, where) / _checked(name)
                 if not os.path.lexists(target):

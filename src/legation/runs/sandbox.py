@@ -12,7 +12,7 @@ import select
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from legation.clock import Clock
 from legation.errors import Conflict, Forbidden, InvalidParams, NotFound, StorageFailed, TooLarge, Unavailable
 from legation.host.launch import AgentLauncher, AgentProgram, servers_of
 from legation.host.options import AgentDefinition
-from legation.host.skills import Folder, put_in_place, put_texts
+from legation.host.skills import PLACES, Folder, put_in_place, put_texts
 from legation.proc import Command, ProcessLauncher, Registry
 from legation.proc.launcher import FileStdio, child_environment
 from legation.proc.registry import RegisteredChild, listed, reap
@@ -51,6 +51,7 @@ STOP_GRACE: Final = (
 )
 LOCAL: Final = "file://"  # of an address of a repository
 SHORTEST_HIDDEN: Final = 8  # characters of a part of a secret: a shorter one may be any word
+PLUGIN: Final = "plugin"  # below the run's folder: its skills, for Claude Code
 SKILL: Final = "skill:"  # in a bundle, before the name of a skill
 CLONE_LIMIT: Final = 600.0  # seconds: the repository's time
 SILENT_MS: Final = 60_000  # without a heartbeat, of which there is one every ten seconds, and without a process that we know of
@@ -121,8 +122,13 @@ class SandboxProvider:
                 f"cannot make the folders of {run.id}: {error.strerror}; check the disk"
             ) from None
         work = await self._work(run, spec)
+        # It is here, or it is fetched: the runner's start is no time for that.
+        agent = await self._agent(run, work)
+        into, places = self._skills_folder(run, agent, work)
         try:
-            await put_in_place(spec.skills, work, self.folder, self.forbidden)
+            if into != work:
+                await in_thread(_make_plugin, into)
+            await put_in_place(spec.skills, into, self.folder, self.forbidden, places)
         except Unavailable:
             raise  # a repository that does not answer may do so later
         except (InvalidParams, NotFound, Conflict, Forbidden, TooLarge) as error:
@@ -131,7 +137,13 @@ class SandboxProvider:
                 "skills",
                 f"cannot take its skills ({error.code}); check their sources",
             ) from None
-        await self._agent(run, work)  # it is here, or it is fetched: the runner's start is no time for that
+
+    def _skills_folder(self, run: Run, agent: AgentDefinition, work: Path) -> tuple[Path, Sequence[str]]:
+        """Find where the agent looks for skills, and the folders of them there. Claude Code takes none from a folder that nobody trusts, but
+        from a plug-in that it is named."""
+        if agent.driver == "claude":
+            return self._folder(run) / PLUGIN, ("skills",)
+        return work, PLACES
 
     async def _work(self, run: Run, spec: RunSpec) -> Path:
         """Find where the agent works. No reason tells a path: somebody typed it."""
@@ -216,15 +228,15 @@ class SandboxProvider:
         )
 
     async def create(self, job: RunJob) -> str:
-        config = msgspec.json.encode(await self._config(job))
+        work = await self._work(job.run, job.spec)
+        agent = await self._agent(job.run, work)
+        config = msgspec.json.encode(await self._config(job, work, agent))
         own = {
             name.removeprefix(SKILL): each.reveal()
             for name, each in job.secrets.items()
             if name.startswith(SKILL)
         }
-        await in_thread(
-            put_texts, own, self._own_work(job.run)
-        )  # submission has seen to it that this is where it works
+        await in_thread(put_texts, own, *self._skills_folder(job.run, agent, work))
         await in_thread(
             self._forget, job.run.attempt_id
         )  # of one that has ended: this one goes on in its folder
@@ -264,18 +276,19 @@ class SandboxProvider:
             files=FileStdio(self._runner_folder(run), "stdout", "stderr"),
         )
 
-    async def _config(self, job: RunJob) -> dict[str, Any]:
+    async def _config(self, job: RunJob, work: Path, agent: AgentDefinition) -> dict[str, Any]:
         """The one place that knows what a runner is told."""
         run, spec = job.run, job.spec
-        work = await self._work(run, spec)
         keys = {name: value.reveal() for name, value in job.secrets.items() if ":" not in name}
-        agent = await self._agent(run, work)
+        has_skills = spec.skills is not None or any(name.startswith(SKILL) for name in job.secrets)
+        plugin = self._folder(run) / PLUGIN
+        plugins = (f"--plugin-dir={plugin}",) if has_skills and agent.driver == "claude" else ()
         entry = await self.launcher.entry(run.agent)
         methods = (method for name, method in entry.key_methods.items() if name in keys)
         program = AgentProgram(
             command=agent.command,
             driver=agent.driver,
-            args=agent.args,
+            args=(*agent.args, *plugins),
             beginning=agent.beginning,
             modes=agent.modes,
             key_method=next(methods, None),
@@ -445,6 +458,12 @@ def _write_all(fd: int, data: bytes, limit: float) -> None:
             raise TimeoutError
         with suppress(BlockingIOError):
             view = view[os.write(fd, view) :]
+
+
+def _make_plugin(folder: Path) -> None:
+    make_folder(folder)
+    make_folder(folder / ".claude-plugin")
+    (folder / ".claude-plugin" / "plugin.json").write_text('{"name": "given", "version": "1.0.0"}\n', "utf-8")
 
 
 def _remove_but(folder: Path, kept: Path) -> None:

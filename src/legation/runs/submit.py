@@ -24,7 +24,7 @@ from legation.clock import Clock, new_id
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, TooLarge
 from legation.runs.lists import notice_of, resume_run, view_of_new
 from legation.runs.run import SQL, SUBMISSION, TOPIC, NewRun, Run, RunCaps, added_row
-from legation.runs.templates import StoredTemplate, find_template
+from legation.runs.templates import StoredTemplate, digest_of, find_template
 from legation.secret import Secret, looks_secret
 from legation.store.audit import record_each
 from legation.store.database.transaction import (
@@ -266,7 +266,7 @@ def request_hash(given: RunSubmission, spec: RunSpec, template: StoredTemplate |
         "variables": given.variables,
         "priority": given.priority,
     }
-    return hashlib.sha256(msgspec.json.encode(meant, order="deterministic")).hexdigest()
+    return digest_of(meant)
 
 
 def _key_of(inside: str | None, header: str | None) -> str | None:

@@ -46,7 +46,18 @@ class StoredTemplate:
 
 def template_hash(new: NewTemplate) -> str:
     """Hash what it says: the same in every process, however its members were ordered."""
-    return hashlib.sha256(msgspec.json.encode(new, order="deterministic")).hexdigest()
+    return digest_of(new)
+
+
+def digest_of(said: object) -> str:
+    """Hash what is said, without what is left open: a member that a later release adds changes no hash."""
+    return hashlib.sha256(msgspec.json.encode(_said(msgspec.to_builtins(said)), order="sorted")).hexdigest()
+
+
+def _said(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: found for name, each in value.items() if (found := _said(each)) not in (None, {}, [])}
+    return [_said(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def add_template(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from tests.cli.server_process import running
 
 from legation.client import Legation
 from legation.testing.model import ScriptedModel
+from legation.wire.api.runs import RunEnvironment, SkillSecret
+from legation.wire.api.sessions import Skills, SkillSource
 
 pytestmark = [pytest.mark.network, pytest.mark.heavy, pytest.mark.timeout(600)]  # the first one may install
 
@@ -33,7 +36,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     agents = home / ".local/share/legation/agents"
     agents.mkdir(parents=True)
     (agents / "claude").symlink_to(real_agents.INSTALLED / "agents" / "claude")
-    with running(home) as server:
+    with running(home, LEGATION_FOLDERS=str(tmp_path_factory.getbasetemp())) as server:
         server.line()
         yield home
         assert server.stop() == 0
@@ -147,6 +150,39 @@ async def test_a_key_that_is_refused_in_mid_run_fails_it_as_the_submitters_and_i
             "succeeded",
         )
         assert KEY not in ended.stdout + ended.stderr
+
+
+async def test_the_model_hears_of_the_skills_that_the_run_was_given_and_of_its_tools(
+    up: Path, work: Path, tmp_path: Path
+) -> None:
+    """Also in a folder that nobody trusts: they are of whoever submitted it, and not of a repository."""
+    skill = tmp_path / "skills" / "tidy-up"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text(
+        "---\nname: tidy-up\ndescription: Tidies the canary-5b1c room.\n---\nTidy.\n"
+    )
+    async with ScriptedModel() as model:
+        model.say("I know what I have.")
+        settings = dict(each.removeprefix("--env=").split("=", 1) for each in variables(model))
+        with Legation.find(up / ".local/share/legation") as client:
+            run = client.run(
+                "claude",
+                "What can you do?",
+                keys={"anthropic": KEY},
+                environment=RunEnvironment(env_vars=settings),
+                skills=Skills(sources=[SkillSource(type="local", source=str(skill.parent))]),
+                skill_secrets=[
+                    SkillSecret(
+                        name="own-things",
+                        text="---\nname: own-things\ndescription: Knows canary-77aa.\n---\nx\n",
+                    )
+                ],
+            )
+            ended = await asyncio.to_thread(run.wait, 120)
+        assert ended.state == "succeeded", ended
+        told = json.dumps(model.requests[-1].body)
+        assert "tidy-up: Tidies the canary-5b1c room." in told
+        assert "own-things: Knows canary-77aa." in told
 
 
 async def _until(reached: Callable[[], object]) -> None:
