@@ -268,6 +268,15 @@ def test_the_folder_of_the_start_is_served_and_others_are_named_by_a_flag(tmp_pa
     assert statuses("--folder", str(other), "--folder", str(home)) == [200, 403, 200]
 
 
+@pytest.mark.parametrize("command", ["server", "up"])
+def test_a_folder_that_is_not_there_is_told_at_the_start(tmp_path: Path, command: str) -> None:
+    done = legation(tmp_path, command, "--port", "0", "--folder", str(tmp_path), "--folder", "/no/such")
+    assert (done.returncode, "folders has /no/such, which is no folder" in done.stderr) == (2, True)
+    assert done.stderr.rstrip().endswith("correct --folder")
+    done = legation(tmp_path, command, "--port", "0", LEGATION_FOLDERS="/no/such")
+    assert done.stderr.rstrip().endswith("correct LEGATION_FOLDERS")
+
+
 def test_an_agent_decides_nothing_at_a_server_beside_its_own(tmp_path: Path) -> None:
     with running(tmp_path, *START) as first:
         first.line()

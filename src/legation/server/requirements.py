@@ -70,6 +70,10 @@ def _problems(settings: Settings, what: Role, *, no_token: bool) -> Iterator[str
             f"{variable('token')} is missing: others can reach {settings.host}; make one with `legation keys new`, listen "
             "on 127.0.0.1, or start `legation server` with --no-token in a sandbox that only your programs reach"
         )
+    if what == "the server":
+        for folder in settings.folders:
+            if not folder.is_dir():
+                yield f"folders has {folder}, which is no folder: make it, or correct {_named(settings)}"
     if settings.mesh_port and settings.mesh_port == settings.port:
         yield f"mesh_port is {settings.mesh_port}, as port is: choose another for one of them"
     if any(getattr(settings, name) for name in _NOTIFY):
@@ -89,6 +93,10 @@ def _problems(settings: Settings, what: Role, *, no_token: bool) -> Iterator[str
         and not _fit(settings.tls_cert, settings.tls_key)
     ):
         yield "tls_cert and tls_key are no certificate and its key, in PEM: correct one of them"
+
+
+def _named(settings: Settings) -> str:
+    return "--folder" if settings.source("folders").startswith("flag") else variable("folders")
 
 
 def _bad_keys(settings: Settings) -> Iterator[str]:

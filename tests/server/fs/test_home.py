@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from pathlib import Path
 
+import httpx2
 import pytest
+from tests.agents.bytes_agent import PRELUDE
+from tests.cli.command import LIMIT
+from tests.cli.server_process import running
 from tests.server.fs.drive import Drive, app_of, open_drive
 
 from legation.errors import Forbidden
@@ -108,3 +114,51 @@ def test_a_session_works_in_one_that_it_began_in(tmp_path: Path) -> None:
         own.check_name((home / ".ssh/key").parts)
     with pytest.raises(Forbidden, match="begins with a dot"):
         forbidden.check_folder(home / ".dotfiles")
+
+
+READS = """
+hello(); session()
+prompt = prompted()
+here = os.getcwd()
+for number, path in enumerate((".ssh/key", "link/key", "plain.txt"), 10):
+    params = {"sessionId": "s1", "path": f"{here}/{path}"}
+    send(id=number, method="fs/read_text_file", params=params)
+    said = answer(number)
+    update(path + ": " + (said["error"]["message"] if "error" in said else said["result"]["content"]) + chr(10))
+params = {"sessionId": "s1", "path": here + "/.ssh/authorized_keys", "content": "mine"}
+send(id=20, method="fs/write_text_file", params=params)
+update("write: " + answer(20).get("error", {"message": "done"})["message"])
+done(prompt)
+stay()
+"""
+
+
+@pytest.mark.heavy
+def test_an_agent_that_works_in_the_home_is_not_served_them_either(tmp_path: Path) -> None:
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "key").write_text("a private key")
+    (tmp_path / "link").symlink_to(".ssh")
+    (tmp_path / "plain.txt").write_text("plain")
+    agents, policy = tmp_path / "agents.toml", tmp_path / "policy.yaml"
+    args = json.dumps(["-I", "-S", "-c", PRELUDE + READS])
+    agents.write_text(f"[agents.reads]\ncommand = {sys.executable!r}\nargs = {args}\n")
+    policy.write_text("name: p\nagent: '*'\nrules:\n  - {id: all, action: allow}\n")
+    with running(
+        tmp_path, "server", "--no-token", LEGATION_AGENTS=str(agents), LEGATION_POLICY=str(policy)
+    ) as server:
+        server.line()
+        url = server.server_file().url
+        new = {"agent": "reads", "directory": str(tmp_path)}
+        assert httpx2.post(f"{url}/v1/sessions/s", json=new, timeout=LIMIT).status_code == 200
+        assert httpx2.post(f"{url}/v1/sessions/s/messages", json={"message": "go"}, timeout=LIMIT).is_success
+        said = ""
+        with httpx2.stream("GET", f"{url}/v1/sessions/s/events/sse", timeout=LIMIT) as events:
+            for line in events.iter_lines():
+                said += line
+                if '"turn.ended"' in line:
+                    break
+    assert "plain.txt: plain" in said
+    assert "a private key" not in said
+    for what, path in ((".ssh/key", ".ssh/key"), ("link/key", "link/key"), ("write", ".ssh/authorized_keys")):
+        assert f"{what}: {tmp_path}/{path} is not for agents: " in said
+    assert not (tmp_path / ".ssh" / "authorized_keys").exists()
