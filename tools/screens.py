@@ -326,9 +326,10 @@ PAGES: Final = {  # name: address, what is seen when it is there
 
 @contextmanager
 def world() -> Iterator[tuple[World, str]]:
-    with tempfile.TemporaryDirectory(prefix="screens-") as folder:
-        home = Path(folder) / "home" / "ada"
-        home.mkdir(parents=True)
+    # Below /home, where the one who runs this may write there: the page writes such a home as `~`.
+    below = "/home" if os.access("/home", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="ada-", dir=below) as folder:
+        home = Path(folder)
         policies, tools = home / "policies", home / "tools.yaml"
         policies.mkdir()
         subprocess.run(
@@ -372,7 +373,7 @@ def environment(home: Path) -> dict[str, str]:
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
-        "TMPDIR": str(home.parent),
+        "TMPDIR": tempfile.gettempdir(),
         "LANG": "C.UTF-8",
         "USER": "ada",
         "LEGATION_REHEARSAL_EXECUTES": "true",
@@ -410,14 +411,18 @@ def main() -> None:
     with world() as (made, link), sync_playwright() as driver, tempfile.TemporaryDirectory() as place:
         fonts = Path(place) / "fonts.conf"
         fonts.write_text(FONTS)
-        env = {"PATH": os.environ["PATH"], "HOME": place, "FONTCONFIG_FILE": str(fonts)}
+        env: dict[str, str | float | bool] = {
+            "PATH": os.environ["PATH"],
+            "HOME": place,
+            "FONTCONFIG_FILE": str(fonts),
+        }
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], env=env)
         origin = link.partition("/sign-in")[0]
         ids = made.fill()
         if folder is None:
             PICTURES.mkdir(exist_ok=True)
             for look, name in (("light-1440", "edit"), ("dark-1440", "command"), ("light-390", "edit")):
-                page = visit(browser, made, look, 2 if "390" in look else 1.5)
+                page = visit(browser, made, look, 2 if "390" in look else 1)
                 take(page, origin, name, ids, PICTURES / f"{look}.png")
         else:
             folder.mkdir(parents=True, exist_ok=True)

@@ -117,7 +117,7 @@ function Levels({ detail }) {
   if (!asked) return null;
   const { policy, supervisor, person } = asked;
   const [state, words] = SUPERVISOR[supervisor.state] ?? [supervisor.state, ""];
-  const waited = ["absent", "undecided"].includes(supervisor.state) && supervisor.waited_ms ? `waited ${Math.round(supervisor.waited_ms / 1000)} s, then people were asked` : words;
+  const waited = ["absent", "undecided"].includes(supervisor.state) && supervisor.waited_ms >= 1000 ? `waited ${Math.round(supervisor.waited_ms / 1000)} s, then people were asked` : words;
   const reviewers = person.reviewers ?? [];
   return html`<ol class="levels" aria-label="Why you are asked">
     <li><span><${Level} level="policy" /> Policy</span><b><code>${policy.rule}</code></b><small>${policy.reason && !MATCHES.test(policy.reason)
