@@ -159,6 +159,8 @@ class _InboxReader:
             shown = _approval(approval, said.get(approval.trace_id, {}), record, isolated=isolated)
             words = _words(approval, why_person(approval, wait_ms))
             place = self._place(approval, called)
+            if shown.run_id is not None and not isolated:
+                place["session_title"] = await self._title_of_run(shown.run_id)
             self.items.append(replace(shown, **place, **({} if words is None else {"why": words})))
 
     def _place(self, approval: Approval, called: Iterable[str]) -> dict[str, object]:
@@ -244,6 +246,12 @@ class _InboxReader:
             agent=run["agent"],
             folder=None if subject is None else subject.folder,
         )
+
+    async def _title_of_run(self, run_id: str) -> str | None:
+        from legation.runs.lists import subject_of
+
+        subject = await subject_of(self.call.services.content, self.call.principal.workspace, run_id)
+        return None if subject is None else _line(subject.title)
 
     async def _of_session(self, row: Row) -> InboxItem | None:
         """Show a question, or a session; None where it is gone, and its row is about to be."""
