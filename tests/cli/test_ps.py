@@ -83,8 +83,7 @@ def test_a_session_that_nobody_named_has_the_name_of_its_prompt(tmp_path: Path) 
         assert legation(tmp_path, *new).returncode == 0
         until(tmp_path, you=1)
         (row,) = (each for each in legation(tmp_path, "ps").stdout.splitlines() if "apr_" in each)
-        assert "ses_" not in row
-        assert "#!rehearse" in row
+        assert "  #!rehearse ask write" in row
         assert "#!rehearse" in legation(tmp_path, "approvals").stdout
 
 

@@ -108,7 +108,9 @@ def new(
     fork: Annotated[
         str | None, Parameter(help="A session of the same agent; it begins with what was said there.")
     ] = None,
-    title: Annotated[str | None, Parameter(help="For people, in lists. Without it, the beginning of the prompt.")] = None,
+    title: Annotated[
+        str | None, Parameter(help="For people, in lists. Without it, the beginning of the prompt.")
+    ] = None,
     id: Annotated[str | None, Parameter(help="A name of your own for it. Else one is made.")] = None,  # noqa: A002
     detach: Detach = False,
     json: Json = False,
