@@ -25,7 +25,7 @@ COLUMNS, ROWS = 100, 30
 LONGEST_PAUSE: Final = 1.1  # seconds: who watches need not wait for programs to start
 READING: Final = 2.4  # seconds that somebody takes before saying yes
 DEMO_LIMIT: Final = 240.0  # seconds: the demo's time, on a busy machine
-QUESTION: Final = b"[c]ancel the turn: "
+QUESTION: Final = b"[y]es [n]o: "
 CELL, LINE = 8.0, 18  # pixels
 INKS: Final = {
     "1": "font-weight:600;fill:#f4f2ee",
@@ -67,7 +67,10 @@ def record() -> list[tuple[float, bytes]]:
             now = time.monotonic()
             shift += max(0.0, now - last - LONGEST_PAUSE)
             last = now
-            came.append((now - shift, chunk.replace(home.encode(), b"/tmp")))
+            shown = chunk.replace(home.encode(), b"/tmp")
+            came.append(
+                (now - shift, re.sub(rb"sign-in#[\w-]+", b"sign-in#...", shown))
+            )  # used up, and no example
             if chunk.endswith(QUESTION) or QUESTION in chunk[-len(QUESTION) - 8 :]:
                 shift -= READING  # the answer, which the terminal echoes, comes that much later
                 os.write(terminal, b"y\n")
@@ -122,7 +125,7 @@ def draw(shown: list[Piece]) -> str:
         if piece.text.strip()
     )
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height}" role="img" aria-labelledby="t">
-<title id="t">A terminal: an agent finds a failing test, asks before it runs and edits anything, and the fix is shown as a diff</title>
+<title id="t">A terminal: an agent finds a failing test, its server is killed and comes back, it asks before it edits, and the fix is shown as a diff</title>
 <style>
 text{{font:13px/18px ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#dedbd5;white-space:pre;animation:hidden 0s}}
 .screen{{transform:translateY(-{max(0, rows - ROWS) * LINE}px);animation:scroll {length:.2f}s step-end}}

@@ -69,6 +69,35 @@ def test_one_screen_says_what_waits_works_and_went_wrong(up: Path) -> None:
     assert "Broken work" in shown
 
 
+def test_what_waits_does_not_work_at_the_same_time(up: Path) -> None:
+    shown = legation(up, "ps").stdout
+    assert shown.count("Cache the pages") == 1
+    assert shown.count("Which database") == 1
+
+
+def test_a_session_that_nobody_named_has_the_name_of_its_prompt(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        server.line()
+        prompt = rehearse("ask write a.txt b")
+        new = ("sessions", "new", "rehearsal", prompt, "--detach")
+        assert legation(tmp_path, *new).returncode == 0
+        until(tmp_path, you=1)
+        (row,) = (each for each in legation(tmp_path, "ps").stdout.splitlines() if "apr_" in each)
+        assert "  #!rehearse ask write" in row
+        assert "#!rehearse" in legation(tmp_path, "approvals").stdout
+
+
+def test_a_run_that_waits_is_told_by_its_task(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        server.line()
+        assert legation(tmp_path, "run", "Mend it", "--agent", "rehearsal", "--detach").returncode == 0
+        until(tmp_path, you=1)
+        for shown in (legation(tmp_path, "ps").stdout, legation(tmp_path, "approvals").stdout):
+            (row,) = (each for each in shown.splitlines() if "apr_" in each)
+            assert "Run python -m unittest" in row
+            assert "Mend it" in row
+
+
 def test_what_a_person_named_it_is_not_overwritten_by_the_agent(up: Path) -> None:
     shown = legation(up, "sessions").stdout
     assert "Cache the pages" in shown

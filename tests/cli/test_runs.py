@@ -106,11 +106,20 @@ def test_a_run_waits_for_somebody_and_says_so_and_a_no_is_a_no(up: Path) -> None
     asked = json_lines(legation(up, "approvals", "--json").stdout)
     (approval,) = (each for each in asked if each["id"] == shown["waitsFor"])
     assert approval["agent_id"] == "rehearsal"
-    assert legation(up, "approvals", "deny", approval["id"]).returncode == 0
+    (diff,) = json_lines(legation(up, "approvals", "show", approval["id"], "--json").stdout)[0]["diffs"]
+    assert (diff["path"], diff["new_text"]) == (str(work / "note.txt"), "hi")
+    no = ("approvals", "deny", approval["id"], "--reason", "not in this folder")
+    assert legation(up, *no).returncode == 0
     ended = legation(up, "runs", "wait", run)
     assert (ended.returncode, ended.stdout) == (0, f"{run} succeeded\n")
     assert not (work / "note.txt").exists()
     assert json_lines(legation(up, "runs", "show", run, "--json").stdout)[0]["waitsFor"] is None
+    events = json_lines(legation(up, "runs", "tail", run, "--json").stdout)
+    (answered,) = (each["raw"] for each in events if each["type"] == "permission-answered")
+    assert (
+        answered["reason"] == "careful:edit: not in this folder"
+    )  # by which rule somebody was asked, and what they said
+    assert answered["message"] == "not in this folder"  # what the agent was told
 
 
 def test_mistakes_are_told_in_one_line(up: Path) -> None:

@@ -23,7 +23,16 @@ from legation.approvals.approval import Approval, ApprovalState, Waiter, new_app
 from legation.approvals.calls import CallKey, KeyTaken, add_call, find_call, kept_action, request_of
 from legation.approvals.door import Door
 from legation.approvals.queue import ApprovalQueue
-from legation.approvals.request import POLICY, DoorRequest, DoorResult, at_use, looked_at_again, why_ended
+from legation.approvals.request import (
+    POLICY,
+    DoorRequest,
+    DoorResult,
+    Ending,
+    at_use,
+    ending_of,
+    looked_at_again,
+    why_ended,
+)
 from legation.approvals.trace.entries import steps_of
 from legation.approvals.trace.step import StepKind
 from legation.approvals.transitions import get, may_still_ask
@@ -207,6 +216,17 @@ class AskService:
         if row is None or not row["waiter"].startswith("run:"):
             raise NotFound("cannot find the ask; give the whole id, with the credential that asked")
         return row
+
+    async def ending(self, who: Principal, ask: str) -> tuple[str, Ending] | None:
+        """Say by which rule somebody was asked, and in words what came of it; None of one that nobody was asked about."""
+        try:
+            approval = await self._database.read(get, who.workspace, ask)
+        except NotFound:
+            return None
+        if approval.status is ApprovalState.PENDING:
+            return None
+        sealer = self._queue.ledger.chain.sealer
+        return approval.policy_rule, await self._database.read(ending_of, sealer, approval)
 
     async def _view(self, who: Principal, ask: str) -> AskView:
         row, why, by, expires = await self._find(who, ask), None, None, None

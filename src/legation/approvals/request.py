@@ -341,6 +341,7 @@ class Ending(msgspec.Struct, frozen=True):
     message: str | None  # for the agent, where somebody gave one
     default: str  # what it is told else
     by_name: str | None = None  # of the person who answered
+    said: str | None = None  # why, by whoever answered: for the record, not for the agent
 
 
 def why_ended(status: ApprovalState, reason: str | None) -> str | None:
@@ -370,8 +371,14 @@ def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
     default = f"denied by {by}" if approval.status is ApprovalState.DENIED else words
     person = approval.person
     names = (yield from names_of([person])) if person else {}
+    why = said.get("reasoning")
     return Ending(
-        by, words, None if message is None else str(message), default, names.get(person) if person else None
+        by,
+        words,
+        None if message is None else str(message),
+        default,
+        names.get(person) if person else None,
+        None if why is None else str(why),
     )
 
 

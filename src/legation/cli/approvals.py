@@ -84,7 +84,9 @@ def list_(
         "id": lambda one: one.id,
         "agent": lambda one: one.agent_id,
         "what": lambda one: f"{item.verb} {item.object}" if (item := waiting.get(one.id)) else one.tool,
-        "session": lambda one: item.session_title if (item := waiting.get(one.id)) else one.session_id,
+        "session": lambda one: (
+            item.session_title or one.session_id if (item := waiting.get(one.id)) else one.session_id
+        ),
         "rule": lambda one: one.policy_rule,
         "asked": lambda one: one.created_at,
     }

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Flags, and the connection that they name.
 
 Json = Annotated[bool, Parameter(negative="", help="One JSON object a line.")]
+SUMMARY: Final = 200  # characters of the prompt that name a session which nobody named
 SHOWN: Final = 100  # rows, unless --limit says otherwise
 Rows = Annotated[int, Parameter(help="At most so many rows.")]
 L = TypeVar("L", "Legation", "AsyncLegation")

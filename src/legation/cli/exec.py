@@ -22,7 +22,7 @@ from legation.agents.catalogue.catalogue import LOCAL
 from legation.agents.modes import choose_mode
 from legation.approvals.policies import Policies
 from legation.cli.approver import TerminalApprover, interrupts, open_tty
-from legation.cli.command import Console, SettingsFlags, line, paint_diff, say, settings_of
+from legation.cli.command import SUMMARY, Console, SettingsFlags, line, paint_diff, say, settings_of
 from legation.cli.door import TRACE, own_door
 from legation.cli.folders import Folders
 from legation.cli.view import AskedInOrder, Screen, view_of
@@ -50,7 +50,6 @@ from legation.wire.api.server import OWNER_LOCK
 from legation.wire.event_types import Diagnostic
 from legation.wire.events import Event
 
-SUMMARY = 200  # characters of the prompt that the list of sessions shows
 LATER = 5.0  # seconds after a permission's time is over: the door's, to say so and to write it down
 INTERRUPTED = "cancelling; Ctrl-C again to stop the agent at once"
 SHOW_LIMIT = 10.0  # seconds the screen has to show what is left when the turn is over: the terminal's time

@@ -162,11 +162,14 @@ async def _set_within(event: asyncio.Event, seconds: float) -> bool:
 def lines(inbox: Inbox, recordings: Sequence[Recording] = ()) -> Iterator[tuple[str, Style | None]]:
     """Write it for a terminal, section by section."""
     empty = True
+    # A session whose question stands above waits: it does not work.
+    waiting = {each.session_id for each in inbox.items if each.section == "you"} - {None}
     running = [_cells_of(each, inbox.at) for each in recordings]
     for section, (head, style) in _HEADS.items():
-        items = (
-            inbox.works if section == "working" else [each for each in inbox.items if each.section == section]
-        )
+        if section == "working":
+            items = [each for each in inbox.works if each.session_id not in waiting]
+        else:
+            items = [each for each in inbox.items if each.section == section]
         rows = [_cells(item, inbox.at) for item in items]
         if section == "working":
             rows += running

@@ -14,6 +14,7 @@ from cyclopts import App, Parameter
 
 from legation.cli.command import (
     SHOWN,
+    SUMMARY,
     Console,
     Json,
     PlaceFlags,
@@ -108,7 +109,9 @@ def new(
     fork: Annotated[
         str | None, Parameter(help="A session of the same agent; it begins with what was said there.")
     ] = None,
-    title: Annotated[str | None, Parameter(help="For people, in lists.")] = None,
+    title: Annotated[
+        str | None, Parameter(help="For people, in lists. Without it, the beginning of the prompt.")
+    ] = None,
     id: Annotated[str | None, Parameter(help="A name of your own for it. Else one is made.")] = None,  # noqa: A002
     detach: Detach = False,
     json: Json = False,
@@ -129,7 +132,7 @@ def new(
             permission_mode=permission_mode,
             model=model,
             variant=variant,
-            title=title,
+            title=title if title is not None or prompt is None else prompt[:SUMMARY],
             mcp=read_mcp(mcp),
             skills=skills_of(skill),
             fork=fork,

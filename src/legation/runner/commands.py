@@ -151,7 +151,18 @@ class RunnerCommands:
         if view.status == "pending":
             self._database.notify(_topic(runner))  # a poll that is held begins to wait for it
         else:
-            await self._put(runner, _answer_of(permission.id, view), permission.id)
+            await self._put(runner, await self._answer_of(runner, permission.id, view), permission.id)
+
+    async def _answer_of(self, runner: RunnerRow, permission: str, view: AskView) -> RunnerCommand:
+        """Tell who decided it and why: the agent hears what is meant for it, the run's record all of it."""
+        outcome, by = _OUTCOMES[view.status], view.decided_by or "policy"
+        found = await self._asks.ending(runner_principal(runner), permission)
+        if found is None:
+            return _answer(permission, outcome, by, view.why)
+        rule, ending = found
+        told = None if outcome == "approved" else ending.message or view.why or ending.default
+        why = f"{rule}: {ending.said or ending.reason}"
+        return _answer(permission, outcome, by, why, told)
 
     async def _policy(self, runner: RunnerRow) -> str | None:
         """Find the policy that its run was submitted with; whatever the runner says of it counts for nothing."""
@@ -194,7 +205,7 @@ class RunnerCommands:
             with suppress(NotFound):  # it was forgotten meanwhile
                 view = await self._asks.look(who, permission, 0)
                 if view.status in _OUTCOMES:
-                    await self._put(runner, _answer_of(permission, view), permission)
+                    await self._put(runner, await self._answer_of(runner, permission, view), permission)
 
     async def _page(self, runner: RunnerRow, after: int) -> tuple[RunnerCommand, ...]:
         given = await self._database.read(
@@ -293,14 +304,14 @@ def _request(runner: RunnerRow, permission: PermissionRequest, size: int, policy
         session_id=runner.id,
         tool_call_id=permission.tool_call_id,
         expires_at=permission.expires_at,
+        diffs=permission.diffs,
     )
 
 
-def _answer_of(permission: str, view: AskView) -> RunnerCommand:
-    return _answer(permission, _OUTCOMES[view.status], view.decided_by or "policy", view.why)
-
-
-def _answer(permission: str, outcome: Outcome, by: str, why: str | None) -> RunnerCommand:
+def _answer(
+    permission: str, outcome: Outcome, by: str, why: str | None, told: str | None = None
+) -> RunnerCommand:
+    """Make the answer; the agent is `told` why not, else `why`."""
     is_yes = outcome == "approved"
     return RunnerCommand(
         id=1,
@@ -309,7 +320,7 @@ def _answer(permission: str, outcome: Outcome, by: str, why: str | None) -> Runn
         outcome=outcome,
         by=by,
         reason=why or outcome,
-        message=None if is_yes else why,
+        message=None if is_yes else told or why,
         must_use=is_yes,
     )
 

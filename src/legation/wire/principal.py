@@ -15,7 +15,7 @@ SCOPES: Final[frozenset[Scope]] = frozenset(get_args(Scope))
 SCOPE_MEANINGS: Final[dict[Scope, str]] = {
     "read": "see the workspace: sessions, runs, approvals, streams",
     # Apart from `operate`: whoever starts sessions chooses an agent's name, and with it the rules that hold for it.
-    "call": "call tools through the door, and ask what would be decided",
+    "call": "call tools behind the rules, and ask what would be decided",
     "operate": "start, steer and stop sessions and runs",
     "approve": "decide approvals and give grants",
     "manage": "members, tokens, the audit log and the workspace itself",

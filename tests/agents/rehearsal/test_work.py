@@ -235,3 +235,18 @@ def test_without_execution_and_a_client_that_serves_no_files_nothing_is_touched(
     assert played.statuses().count("failed") == 3
     assert "on the disk" not in json.dumps(played.updates)
     assert sorted(path.name for path in work.iterdir()) == ["a.txt"]
+
+
+def test_without_execution_and_a_client_that_serves_no_files_what_was_allowed_is_done_by_its_own_hands(
+    start_agent: StartAgent, work: Path
+) -> None:
+    """As in a run: the permission is for this very change, in the folder."""
+    (work / "a.txt").write_text("on the disk")
+    client = start_agent(executes=False)
+    answers = iter([choose("allow-once"), choose("reject-once")])
+    client.handlers["session/request_permission"] = lambda request: next(answers)(request)
+    session = client.open(work, {})
+    played = client.play(session, "ask write b.txt new", "ask write c.txt new", "ask write ../d.txt new")
+    assert sorted(path.name for path in work.iterdir()) == ["a.txt", "b.txt"]
+    assert not (work.parent / "d.txt").exists()
+    assert len(played.requests) == 2

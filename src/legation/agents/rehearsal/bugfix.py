@@ -283,7 +283,8 @@ def _look_into(turn: PromptTurn, tests: TestRun) -> None:
     _enter(turn, 1)
     title(turn, {"TITLE": f"Fix {name}"})
     turn.think(f"{name} fails. I will read it, and the code that it calls.")
-    for file in test_files(turn.session.cwd, tests.failing):
+    reads = turn.executes or turn.offers("fs", "readTextFile")
+    for file in test_files(turn.session.cwd, tests.failing) if reads else ():
         read_file(turn, file)
     tried = _try(turn, _search(turn, tests))
     if tried is None:
@@ -293,7 +294,8 @@ def _look_into(turn: PromptTurn, tests: TestRun) -> None:
     if found is None:
         turn.say(f"{name} fails, and no one-line change that I know makes it pass. I changed nothing.")
         return
-    read_file(turn, found.path)
+    if reads:
+        read_file(turn, found.path)
     turn.think(f"In {found.path}, line {found.line}, {found.why}.")
     _enter(turn, 2)
     _propose(turn, found)

@@ -250,8 +250,9 @@ def read_text(turn: PromptTurn, path: Path, *, errors: str = "replace") -> str:
     return str(reply.fields.get("content"))
 
 
-def write_text(turn: PromptTurn, path: Path, text: str) -> None:
-    if turn.executes:
+def write_text(turn: PromptTurn, path: Path, text: str, *, allowed: bool = False) -> None:
+    """Write a file as it is read; where the client has none to offer, as in a run, what somebody `allowed` by the agent itself."""
+    if turn.executes or (allowed and not turn.offers("fs", "writeTextFile")):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     else:
@@ -472,7 +473,7 @@ def apply_change(turn: PromptTurn, change: FileEdit, title: str, raw: dict[str, 
         if ask:
             ask_permission(call)
         call.begin()
-        write_text(turn, change.path, change.new)
+        write_text(turn, change.path, change.new, allowed=ask)
         call.complete(diff)
         return True
     return False

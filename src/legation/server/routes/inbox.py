@@ -160,7 +160,7 @@ class _InboxReader:
             shown = _approval(approval, said.get(approval.trace_id, {}), record, isolated=isolated)
             words = _words(approval, why_person(approval, wait_ms))
             place = self._place(approval, called)
-            if shown.run_id is not None:
+            if shown.run_id is not None and not isolated:
                 place["session_title"] = await self._run_title(shown.run_id)
             self.items.append(replace(shown, **place, **({} if words is None else {"why": words})))
 
@@ -235,7 +235,7 @@ class _InboxReader:
 
         if run_id not in self.titles:
             subject = await subject_of(self.call.services.content, self.call.principal.workspace, run_id)
-            self.titles[run_id] = None if subject is None else writable(subject.title)
+            self.titles[run_id] = None if subject is None else _line(subject.title)
         return self.titles[run_id]
 
     async def _run(self, run: Row, section: Section, state: ItemState, verb: str, since: int) -> InboxItem:

@@ -193,7 +193,7 @@ class RunMessage(RequestBody, kw_only=True):
 
 
 class RunView(ResponseBody, kw_only=True):
-    """`state` is Legation's own, `status` its name in seed 004's successor. Times are milliseconds since the epoch."""
+    """`state` is Legation's own, `status` its name in antpath's successor. Times are milliseconds since the epoch."""
 
     id: str
     state: str
