@@ -23,7 +23,9 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 # A part may import from every lower level, and the core (level 0) from itself.
 LEVELS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("errors", "clock", "secret", "redact", "tasks", "settings", "setting_values"), 0),
+    **dict.fromkeys(
+        ("errors", "clock", "secret", "redact", "states", "tasks", "settings", "setting_values"), 0
+    ),
     "wire": 1,
     **dict.fromkeys(("store", "proc"), 2),
     **dict.fromkeys(("sandbox", "agents", "approvals"), 3),

@@ -157,6 +157,25 @@ async def test_a_permission_is_one_approval_under_its_id_and_its_answer_one_comm
     assert await approvals(rig) == [(asked["id"], "approved", "run:run_1", True)]
 
 
+async def test_whoever_decides_sees_what_the_agent_says_it_would_change(rig: Rig) -> None:
+    diff = {"path": "/repo/a", "oldText": "one\n", "newText": "two\n"}
+    asked = permission(rig, diffs=[diff], turn="trn_1")
+    await Sender(rig).report("permission_request", permission=asked)
+    who = await rig.bearer(rig.people["owner"])
+    detail = (await rig.client.get(f"/approvals/{asked['id']}", headers=who)).json()
+    [shown] = detail["diffs"]
+    assert (shown["old_text"], shown["new_text"], shown["source"]) == ("one\n", "two\n", "agent")
+    assert [row["turn_id"] for row in await rig.rows("select turn_id from approval")] == ["trn_1"]
+
+
+async def test_a_yes_that_the_agent_would_take_for_ever_is_given_by_no_rule(rig: Rig) -> None:
+    options = [{"optionId": "y", "name": "Always", "kind": "allow_always"}]
+    sender = Sender(rig)
+    await sender.report("permission_request", permission=permission(rig, "read", options=options))
+    [command] = await sender.poll()
+    assert command["outcome"] == "denied"
+
+
 async def test_an_approval_is_not_used_where_a_path_leads_elsewhere_by_then(rig: Rig) -> None:
     sender, asked = Sender(rig), permission(rig)
     await sender.report("permission_request", permission=asked)

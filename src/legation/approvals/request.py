@@ -239,13 +239,15 @@ def action_of(
 # Agents on other machines.
 
 
-def remote_request(principal: Principal, ask: Ask, declared: Mapping[str, Sort] | None = None) -> DoorRequest:
+def remote_request(
+    principal: Principal, ask: Ask, declared: Mapping[str, Sort] | None = None, policy: str | None = None
+) -> DoorRequest:
     """Make the request of an agent on another machine, by the ask of whoever acts for it there. Nothing of it is looked up
     on this disk, whatever it carries along."""
     return DoorRequest(
         principal=principal,
         action=ask.action,
-        facts=remote_facts(principal, ask.action, ask.resolved, declared),
+        facts=remote_facts(principal, ask.action, ask.resolved, declared, policy),
         approval_id=ask.id,
         session_id=ask.session_id,
         turn_id=ask.turn,

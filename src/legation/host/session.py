@@ -9,9 +9,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -38,6 +37,7 @@ from legation.errors import (
 from legation.host.conversation import Conversation
 from legation.host.options import SessionMeta, read_meta
 from legation.host.turn import TOOL_CALL_TYPES
+from legation.states import ActWord, StateWord
 from legation.store.stream import Receipt, ReservedEvent, Stream
 from legation.wire import event_types, jsontext
 from legation.wire.acp.methods import McpServer, SessionSetup
@@ -76,16 +76,10 @@ Settle: TypeAlias = Callable[[], Awaitable[None]]
 _log = logging.getLogger(__name__)
 
 
-class State(StrEnum):
-    """State of a session. `status` is how it is called on the wire."""
+class State(StateWord):
+    """State of a session."""
 
     status: Status
-    meaning: str
-
-    def __new__(cls, name: str, status: Status, meaning: str) -> Self:
-        state = str.__new__(cls, name)
-        state._value_, state.status, state.meaning = name, status, meaning
-        return state
 
     MAKING = "making", "starting", "nobody sees it yet: there will be all of it, or nothing"
     DISCONNECTED = "disconnected", "disconnected", "its history is there, and no agent has it"
@@ -100,14 +94,7 @@ class State(StrEnum):
     DELETED = "deleted", "deleted", "its history is gone, and its name is not used again"
 
 
-class Act(StrEnum):
-    meaning: str
-
-    def __new__(cls, name: str, meaning: str) -> Self:
-        act = str.__new__(cls, name)
-        act._value_, act.meaning = name, meaning
-        return act
-
+class Act(ActWord):
     ATTACH_BEGINS = (
         "attach begins",
         "for a message, a prompt, a resume or a load; of a closed one only for a load",

@@ -20,9 +20,8 @@ from typing import Final
 import msgspec
 
 from legation.approvals.asks import AskService
-from legation.approvals.policy.facts import carried
 from legation.approvals.queue import first_of
-from legation.approvals.request import DoorRequest, DoorResult
+from legation.approvals.request import DoorRequest, DoorResult, remote_request
 from legation.clock import Clock
 from legation.errors import Conflict, Forbidden, InvalidParams, LegationError, NotFound, RateLimited
 from legation.runner.receiver import RUNS, SQL, RunnerRow
@@ -32,7 +31,7 @@ from legation.store.secrets.vault import ContentStore
 from legation.tasks import TaskSet
 from legation.wire import jsontext
 from legation.wire.acp.updates import ContentBlock
-from legation.wire.action import MAX_DEPTH, Outcome, deeper_than
+from legation.wire.action import MAX_DEPTH, Ask, Outcome, deeper_than
 from legation.wire.api.approvals import AskView
 from legation.wire.callbacks import (
     TERMINAL,
@@ -296,16 +295,21 @@ def _request(runner: RunnerRow, permission: PermissionRequest, size: int, policy
         raise InvalidParams(f"cannot judge arguments that are nested deeper than {MAX_DEPTH}: refuse it")
     if permission.resolved is not None:
         permission.resolved.check(action.paths, "$.permission.resolved")
-    return DoorRequest(
-        principal=runner_principal(runner),
-        action=action,
-        facts=carried(action, permission.resolved, policy=policy),
-        approval_id=permission.id,
+    # All that an ask brings along: the diff on the card of whoever decides, and whether a yes would be one for ever.
+    ask = Ask(
+        id=permission.id,
         session_id=runner.id,
-        tool_call_id=permission.tool_call_id,
+        action=action,
+        options=permission.options,
+        title=permission.title,
+        asked_at=permission.asked_at,
         expires_at=permission.expires_at,
+        tool_call_id=permission.tool_call_id,
+        turn=permission.turn,
         diffs=permission.diffs,
+        resolved=permission.resolved,
     )
+    return remote_request(runner_principal(runner), ask, policy=policy)
 
 
 def _answer(

@@ -11,21 +11,16 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
 from legation.errors import Conflict
+from legation.states import ActWord, StateWord
 
 if TYPE_CHECKING:
     from legation.wire.api.runs import RunStatus
 
 
-class RunState(StrEnum):
+class RunState(StateWord):
     """State of a run. `status` is its name in seed 004's successor, which is what the API shows as `status`."""
 
     status: RunStatus
-    meaning: str
-
-    def __new__(cls, name: str, status: RunStatus, meaning: str) -> Self:
-        state = str.__new__(cls, name)
-        state._value_, state.status, state.meaning = name, status, meaning
-        return state
 
     QUEUED = "queued", "queued", "it waits for a worker, or for a slot of its workspace"
     PREPARING = (
@@ -54,14 +49,7 @@ class RunState(StrEnum):
     CANCELLED = "cancelled", "cancelled", "somebody asked for that"
 
 
-class RunAct(StrEnum):
-    meaning: str
-
-    def __new__(cls, name: str, meaning: str) -> Self:
-        act = str.__new__(cls, name)
-        act._value_, act.meaning = name, meaning
-        return act
-
+class RunAct(ActWord):
     ADMIT = "admit", "its workspace has a slot for it"
     PREPARE = "prepare", "all that it needs is there"
     START = "start", "its runner was started, or found"
