@@ -154,6 +154,23 @@ def test_output_loses_its_control_sequences_and_long_lines_are_cut(house: Dashbo
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+def test_what_is_out_of_view_is_found_by_our_own_search(house: Dashboard) -> None:
+    house.begin("long", "say the needle is here", "repeat 60 {", "think so", "say another *line*", "}")
+    house.until(lambda: not house.get("/v1/sessions/long")["busy"])
+    with house.visitor() as page:
+        page.goto(f"{house.origin}/ui/sessions/long")
+        expect(page.locator(".markdown").last).to_be_visible()
+        expect(page.get_by_text("the needle is here", exact=True)).to_have_count(0)  # not in the page at all
+        page.keyboard.press("Control+f")
+        expect(page.get_by_label("Find in the transcript")).to_be_focused()
+        page.keyboard.type("NEEDLE is")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("the needle is here", exact=True)).to_be_in_viewport()
+        page.keyboard.type(" absent")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("search")).to_contain_text("Not found.")
+
+
 def test_lists_keep_their_search_in_the_address(house: Dashboard) -> None:
     house.begin("findme", "say x")
     with house.visitor() as page:

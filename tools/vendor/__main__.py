@@ -32,7 +32,7 @@ _QUIET: Final = (
 
 # The usual ones: each costs a kilobyte or more of the 150 that the page may have.
 # TypeScript's grammar holds JavaScript's.
-LANGUAGES: Final = ("bash", "go", "ini", "json", "python", "rust", "typescript", "xml", "yaml")
+LANGUAGES: Final = ("bash", "go", "json", "python", "rust", "typescript", "xml", "yaml")
 # One module for what is always needed; the others load when a page first shows such content.
 MODULES: Final = {
     "preact": (

@@ -33,7 +33,7 @@ const KEYS = [
   ["x", "looked at: away with it"],
   ["Ctrl Enter", "submit from a long field"],
   ["Esc", "close the innermost thing, decide nothing"],
-  ["/", "search"],
+  ["/, Ctrl F", "search; find in a transcript"],
   ["n", "new session, or run"],
   ["g i, g s, g r, g a", "go to inbox, sessions, runs, agents"],
 ];

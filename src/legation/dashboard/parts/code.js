@@ -5,7 +5,7 @@ import { invisible, shown } from "./text.js";
 const hljs = signal(null);
 let asked = false;
 const LONGEST = 2000; // characters of a line that are coloured
-const NAMES = { py: "python", pyi: "python", js: "typescript", mjs: "typescript", jsx: "typescript", ts: "typescript", tsx: "typescript", json: "json", sh: "bash", bash: "bash", go: "go", rs: "rust", html: "xml", xml: "xml", svg: "xml", toml: "ini", ini: "ini", cfg: "ini", yml: "yaml", yaml: "yaml" };
+const NAMES = { py: "python", pyi: "python", js: "typescript", mjs: "typescript", jsx: "typescript", ts: "typescript", tsx: "typescript", json: "json", sh: "bash", bash: "bash", go: "go", rs: "rust", html: "xml", xml: "xml", svg: "xml", yml: "yaml", yaml: "yaml" };
 
 export function useHighlight() {
   if (!asked) {

@@ -1,8 +1,9 @@
 // Views of a record that sessions and runs share: its rows, what changed, what was decided, the events as they came.
-import { html, useState } from "../vendor/preact.js";
+import { html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import { part } from "../api.js";
 import { clock } from "../state/clock.js";
 import { address } from "../state/place.js";
+import { LIST, useKeys } from "../state/keys.js";
 import { Ago, Icon, Level, levelOf } from "./basics.js";
 import { Counts, Diff } from "./diff.js";
 import { Decision, Row } from "./row.js";
@@ -15,7 +16,27 @@ export const askPlace = (row, id) => (row.kind === "question" ? `inbox/${part(id
 // `place`: folder and address of what the rows are of.
 export function Rows({ told, place, opened, setOpened }) {
   const toggle = (row) => (open) => setOpened((before) => ({ ...before, [row.seq]: typeof open === "boolean" ? open : !before[row.seq] }));
-  return html`<${VirtualRows} rows=${told.rows} keyOf=${(row) => row.seq} label="Transcript" follow render=${(row) => html`<${Row} row=${row} session=${place} opened=${opened[row.seq]} toggle=${toggle(row)} />`} />`;
+  // Of rows only those in view are in the page, so that the browser's own search does not find the others.
+  const [finding, setFinding] = useState(false);
+  const [at, setAt] = useState(null);
+  const [note, setNote] = useState("");
+  const field = useRef(null);
+  useLayoutEffect(() => field.current?.focus(), [finding]);
+  const open = () => (setFinding(true), field.current?.focus());
+  useKeys(LIST, { "/": open, "Ctrl f": open });
+  const find = (event) => {
+    event.preventDefault();
+    const words = event.target.elements[0].value.toLowerCase();
+    const has = (row) => `${row.text ?? ""}${row.call ? JSON.stringify(row.call) : ""}`.toLowerCase().includes(words);
+    const from = (at?.index ?? -1) + 1;
+    const index = [...told.rows.slice(from), ...told.rows.slice(0, from)].findIndex(has);
+    setNote(index < 0 ? "Not found." : "");
+    if (index >= 0) setAt({ index: (from + index) % told.rows.length });
+  };
+  return html`${finding && html`<form class="find" role="search" onSubmit=${find}><label class="search"><${Icon} name="search" />
+    <input type="search" aria-label="Find in the transcript" placeholder="Find, then Enter" ref=${field} /></label> <span role="status">${note}</span>
+    <button type="button" class="quiet" onClick=${() => setFinding(false)}>Close</button></form>`}
+  <${VirtualRows} at=${at} rows=${told.rows} keyOf=${(row) => row.seq} label="Transcript" follow render=${(row) => html`<${Row} row=${row} session=${place} opened=${opened[row.seq]} toggle=${toggle(row)} />`} />`;
 }
 
 export const Raw = ({ events }) => html`<${VirtualRows} rows=${events} keyOf=${(event) => event.seq} label="Raw events" size=${24} follow render=${(event) => html`<details class="raw-event">

@@ -6,7 +6,7 @@ import { Icon } from "./basics.js";
 const AT_END_PX = 48;
 
 // Rows follow the end only while it is in view; scrolling up lets go at once, the pill takes back.
-export function VirtualRows({ rows, keyOf, render, label, follow = false, size = 60 }) {
+export function VirtualRows({ rows, keyOf, render, label, follow = false, size = 60, at = null }) {
   const [, again] = useReducer((count) => count + 1, 0);
   const scroller = useRef(null);
   const virtual = useRef(null);
@@ -56,6 +56,11 @@ export function VirtualRows({ rows, keyOf, render, label, follow = false, size =
     resize.observe(scroller.current);
     return () => resize.disconnect();
   }, []);
+  useEffect(() => {
+    if (at === null) return;
+    following.current = false;
+    virtual.current.scrollToIndex(at.index, { align: "center" });
+  }, [at]);
   const toEnd = () => {
     following.current = true;
     setBelow(0);

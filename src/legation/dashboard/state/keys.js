@@ -39,11 +39,11 @@ addEventListener("keydown", (event) => {
   const typing = inField(event.target);
   let name = event.key;
   if (event.ctrlKey) {
-    if (name !== "Enter") return;
-    name = "Ctrl Enter";
+    if (name !== "Enter" && name !== "f") return;
+    name = `Ctrl ${name}`;
   }
   if (name === "Escape" && event.target.type === "search") return event.target.blur(); // the innermost thing
-  if (typing && name !== "Escape" && name !== "Ctrl Enter") return;
+  if (typing && name !== "Escape" && !name.startsWith("Ctrl ")) return;
   // A focused button or link has its own Enter and space.
   if (name === "Enter" && event.target.closest?.("button, a, summary, [role=option]")) return;
   if (prefix === "g" && name.length === 1) name = `g ${name}`;
