@@ -118,6 +118,18 @@ class Postgres:
         finally:
             self.run("pg_ctl", "-D", data, "-w", "-l", log, "-o", shlex.join(options), "start", user=_user())
 
+    def kill(self) -> None:
+        """Kill all of it with -9, and start it again."""
+        leader = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        os.kill(leader, signal.SIGSTOP)  # first, so that it starts no other
+        for child in Path(f"/proc/{leader}/task/{leader}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+        os.kill(leader, signal.SIGKILL)
+        # Whoever collects the dead may take their time: until then they would be taken for alive.
+        for lock in (self.folder / "data" / "postmaster.pid", *self.folder.glob(".s.PGSQL.*")):
+            lock.unlink(missing_ok=True)
+        self.restart()
+
     def dump(self, url: Secret) -> str:
         """Everything in the database as text."""
         return self.run("pg_dump", "--inserts", "-h", str(self.folder), "-U", "legation", database_name(url))

@@ -6,10 +6,9 @@ The table of kills is made of the worker's own list of steps.
 import asyncio
 import multiprocessing
 import os
-import random
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -24,7 +23,7 @@ from tests.store.installation import add_workspaces
 
 from legation.errors import LegationError
 from legation.runs.run import Run, request_cancel
-from legation.runs.states import TERMINAL, CleanupStatus, RunState
+from legation.runs.states import TERMINAL, CleanupStatus, ErrorClass, RunState
 from legation.runs.steps import LOSE, STEPS
 from legation.secret import Secret
 from legation.store.database.postgres import PostgresDatabase
@@ -41,14 +40,90 @@ TABLE = [
     # What is after a slot is taken is before the journal is written, and it is the database that takes it.
     if (step.name, effect, phase) != ("admit", "slot", "after")
 ]
+# Of a machine that is lost, by a worker of another one. That it begins again is written with the step's end: there is no "after".
+LOST = [("lose", "restart", "before"), ("lose", "secret", "before"), ("lose", "secret", "after")]
 # Steps that only a run which is cancelled, or whose runner died, comes to.
 CANCELLED = {"stop"}
 REVIVED = {"observe"}
 
 
 def test_every_step_of_the_worker_is_in_the_table() -> None:
-    assert {name for name, *_ in TABLE} == {step.name for step in STEPS}
+    assert {name for name, *_ in (*TABLE, *LOST)} == {step.name for step in (*STEPS, LOSE)}
     assert all(step.effects for step in (*STEPS, LOSE))
+    assert {effect for _, effect, _ in LOST} == {*LOSE.effects}
+    assert {state for step in STEPS for state in step.states} == {*RunState} - TERMINAL
+
+
+async def test_every_step_has_the_effects_that_it_says_and_no_others(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """An effect that is in no step's list would be in no row of the table."""
+    seen: dict[str, list[str]] = {}
+
+    async def on_effect(run: Run, step: str, effect: str, phase: str) -> None:
+        if phase == "before" and effect not in seen.setdefault(step, []):
+            seen[step].append(effect)
+        if (run.id, step, effect, phase) == (revived, "start", "record", "after"):
+            (tmp_path / "things" / run.attempt_id).unlink()  # its runner dies
+        if (run.id, step, effect) == (cancelled, "start", "record"):
+            await database.transact(request_cancel, "local", run.id, now_ms=rig.clock.now_ms())
+
+    async with opened(make("sqlite", tmp_path, request)) as database:
+        await add_workspaces(database)
+        rig = Rig(database, CountingProvider(tmp_path / "things"))
+        cancelled, revived = await rig.submit("hold"), await rig.submit()
+        early, late = await lost_runs(rig, tmp_path)
+        others = rig.worker("w1", on_effect=on_effect, machine_lost=0.01, seen_every=0.1)
+        async with rig.working(others):
+            for each in (cancelled, revived, early, late):
+                await rig.until(each)
+    assert {name: (*effects,) for name, effects in seen.items()} == {
+        step.name: step.effects for step in (*STEPS, LOSE)
+    }
+
+
+async def lost_runs(rig: Rig, folder: Path) -> tuple[str, str]:
+    """Two of a machine that is gone: one that had no prompt yet, and one that had."""
+    early, late = await rig.submit(), await rig.submit("hold")
+    reached = asyncio.Event()
+
+    async def on_effect(run: Run, step: str, effect: str, phase: str) -> None:
+        if run.id == early and (step, effect, phase) == ("prepare", "journal", "after"):
+            reached.set()
+            await asyncio.Event().wait()
+        if run.id not in (early, late):
+            await asyncio.Event().wait()
+
+    lost = rig.worker("lost", machine="gone", on_effect=on_effect, drain=0.01)
+    lost.tools = replace(lost.tools, observe_ms=1)
+    async with rig.working(lost):
+        await asyncio.wait_for(reached.wait(), LIMIT)
+        await rig.until(late, lambda run: run.state is RunState.RUNNING)
+    (folder / "things" / f"{late}-1").unlink()  # with its machine
+    return early, late
+
+
+@pytest.mark.parametrize(("step", "effect", "phase"), LOST, ids=["-".join(each) for each in LOST])
+async def test_a_worker_killed_when_it_looks_after_a_lost_machine_is_made_up_for_by_the_next(
+    step: str, effect: str, phase: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    key, where = new_key_text(), tmp_path / "legation.db"
+    sealer = Sealer(KeyRing(make_key(Secret(key, "vault-key"))))
+    config = {"path": str(where), "key": key, "lease": 1, "at": [step, effect, phase], "takes_lost": True}
+    async with opened(make("sqlite", tmp_path, request)) as database:
+        await add_workspaces(database)
+        early, late = await lost_runs(Rig(database, CountingProvider(tmp_path / "things"), sealer), tmp_path)
+    with started(tmp_path, "first", config) as first:
+        assert await ended(first) == -signal.SIGKILL
+    async with opened(make("sqlite", tmp_path, request)) as database:
+        rig = Rig(database, CountingProvider(tmp_path / "things"), sealer)
+        async with rig.working(rig.worker("second", machine_lost=0.01, seen_every=0.1)):
+            again, failed = await rig.until(early), await rig.until(late)
+    assert (again.state, again.attempt, again.cleanup) == (RunState.SUCCEEDED, 2, CleanupStatus.SUCCEEDED)
+    assert (failed.state, failed.attempt, failed.error_class) == (RunState.FAILED, 1, ErrorClass.MACHINE_LOST)
+    assert (again.secret_id, failed.secret_id, failed.cleanup) == (None, None, CleanupStatus.FAILED_TERMINAL)
+    assert rig.provider.effects["create", f"{early}-2"] == 1  # type: ignore[attr-defined]
+    assert rig.provider.effects["create", f"{early}-1"] == 0  # type: ignore[attr-defined]
 
 
 # Forked from a process that has loaded all of it: each start is some milliseconds of work.
@@ -131,15 +206,21 @@ def _due(run_id: str) -> Transaction[Rows]:
     return (yield query(id=run_id))
 
 
+FROZEN = [row for row in TABLE if row[0] not in CANCELLED | REVIVED]
+FROZEN_DAILY = {("prepare", "folders", "before"), ("start", "create", "before"), ("clean", "remove", "after")}
+
+
 @pytest.mark.parametrize(
-    ("step", "effect"), [("prepare", "folders"), ("start", "create"), ("clean", "remove")]
+    ("step", "effect", "phase"),
+    [pytest.param(*row, marks=() if row in FROZEN_DAILY else pytest.mark.slow) for row in FROZEN],
+    ids=["-".join(row) for row in FROZEN],
 )
 async def test_a_worker_frozen_past_its_lease_does_nothing_more_when_it_thaws(
-    step: str, effect: str, tmp_path: Path, postgres: Postgres
+    step: str, effect: str, phase: str, tmp_path: Path, postgres: Postgres
 ) -> None:
     key, url = new_key_text(), postgres.new_database(MIGRATED)
     sealer = Sealer(KeyRing(make_key(Secret(key, "vault-key"))))
-    config = {"url": url.reveal(), "key": key, "lease": 1, "at": [step, effect, "before"], "how": "stop"}
+    config = {"url": url.reveal(), "key": key, "lease": 1, "at": [step, effect, phase], "how": "stop"}
     async with PostgresDatabase(url) as database:
         await add_workspaces(database)
         rig = Rig(database, CountingProvider(tmp_path / "things"), sealer)
@@ -159,68 +240,10 @@ async def test_a_worker_frozen_past_its_lease_does_nothing_more_when_it_thaws(
         assert await rig.run(run_id) == run
 
 
-@pytest.mark.parametrize(
-    ("runs", "every"),
-    [(20, 10), pytest.param(200, 10, marks=pytest.mark.slow), pytest.param(2000, 10, marks=pytest.mark.slow)],
-)
-async def test_workers_that_are_killed_at_random_end_every_run_once(
-    runs: int, every: int, tmp_path: Path, postgres: Postgres
-) -> None:
-    """Four workers on one Postgres; after each tenth step that was committed one of them is killed and another started."""
-    key, url, chance = new_key_text(), postgres.new_database(MIGRATED), random.Random(runs)
-    sealer = Sealer(KeyRing(make_key(Secret(key, "vault-key"))))
-    config = {"url": url.reveal(), "key": key, "lease": 2}
-    async with PostgresDatabase(url) as database:
-        await add_workspaces(database)
-        rig = Rig(database, CountingProvider(tmp_path / "things"), sealer)
-        await database.transact(_watch_leases)
-        ids = [await rig.submit() for _ in range(runs)]
-        killed = await _kill_among(rig, tmp_path, config, every, chance)
-        settled(tmp_path, [await rig.run(each) for each in ids])
-        assert killed >= runs * 5 // every // 3
-        assert (await database.transact(_overlaps))[0]["n"] == 0
-        assert set(rig.provider.effects.values()) == {1}  # type: ignore[attr-defined]
-
-
-async def _kill_among(
-    rig: Rig, folder: Path, config: dict[str, Any], every: int, chance: random.Random
-) -> int:
-    with ExitStack() as stack:
-        number = 0
-
-        def start() -> ForkServerProcess:
-            nonlocal number
-            number += 1
-            return stack.enter_context(started(folder, f"w{number}", config))
-
-        workers, next_at, killed = [start() for _ in range(4)], every, 0
-        async with asyncio.timeout(LIMIT * 10):
-            while True:
-                (row,) = await rig.database.transact(_progress)
-                if row["unfinished"] == 0:
-                    return killed
-                if row["steps"] >= next_at:
-                    next_at = row["steps"] + every
-                    victim = workers.pop(chance.randrange(len(workers)))
-                    victim.kill()
-                    await ended(victim)
-                    killed += 1
-                    workers.append(start())
-                await asyncio.sleep(0.02)
-
-
-def _progress() -> Transaction[Rows]:
-    (query,) = parse(
-        "-- name: progress\nselect (select count(*) from run where ended_at is null) as unfinished,"
-        " (select count(*) from lease_seen where given_back) as steps;"
-    )
-    return (yield query())
-
-
 async def test_a_postgres_that_crashes_again_and_again_loses_no_run_and_doubles_nothing(
     tmp_path: Path,
 ) -> None:
-    """Two workers in this process; Postgres is ended at once, with what it was at, whenever some runs more have ended."""
+    """Two workers in this process; Postgres is killed with -9 whenever some runs more have ended."""
     with running_postgres(durable=True) as server:
         url = server.new_database(MIGRATED)
         async with PostgresDatabase(url) as database:
@@ -230,7 +253,7 @@ async def test_a_postgres_that_crashes_again_and_again_loses_no_run_and_doubles_
             async with rig.working(rig.worker("w1", lease=2)), rig.working(rig.worker("w2", lease=2)):
                 for each in ids[3::4]:
                     await until_it_ends(rig, each)
-                    await asyncio.to_thread(server.restart)
+                    await asyncio.to_thread(server.kill)
                 for each in ids:
                     await until_it_ends(rig, each)
             settled(tmp_path, [await rig.run(each) for each in ids])
@@ -244,47 +267,3 @@ async def until_it_ends(rig: Rig, run_id: str) -> None:
                 if (await rig.run(run_id)).state in TERMINAL:
                     return
             await asyncio.sleep(0.05)
-
-
-# Every lease, as the database saw it begin and end: that no two of a run overlap is for the log to say, not for the worker.
-_LOG = """
-create table lease_seen (run_id text, token text, at bigserial, given_back boolean, expired boolean);
-alter table lease_seen disable row level security;
-create function see_lease() returns trigger as $$ begin
-  if new.lease_token is distinct from old.lease_token then
-    insert into lease_seen (run_id, token, given_back, expired) values (
-      new.id, coalesce(new.lease_token, old.lease_token), new.lease_token is null,
-      old.lease_token is not null and new.lease_token is not null
-        and old.lease_expires_at <= (extract(epoch from clock_timestamp()) * 1000)::bigint + 50
-    );
-  end if;
-  return new;
-end $$ language plpgsql;
-create trigger see_lease after update on run for each row execute function see_lease();
-"""
-
-
-def _watch_leases() -> Transaction[None]:
-    for number, text in enumerate(_split(_LOG)):
-        (query,) = parse(f"-- name: part{number}\n{text}")
-        yield query()
-
-
-def _split(text: str) -> list[str]:
-    head, _, rest = text.partition("create function")
-    function, _, trigger = rest.partition("language plpgsql;")
-    return [
-        *(each.strip() for each in head.split(";") if each.strip()),
-        f"create function{function}language plpgsql",
-        trigger.strip().rstrip(";"),
-    ]
-
-
-def _overlaps() -> Transaction[Rows]:
-    """Count leases that began while another was there that had neither been given back nor run out."""
-    (query,) = parse(
-        "-- name: overlaps\nselect count(*) as n from (select run_id, given_back, expired,"
-        " lag(given_back) over (partition by run_id order by at) as was_given_back from lease_seen) as seen"
-        " where not given_back and not expired and was_given_back is not null and not was_given_back;"
-    )
-    return (yield query())

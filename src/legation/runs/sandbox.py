@@ -56,6 +56,7 @@ SKILL: Final = "skill:"  # in a bundle, before the name of a skill
 CLONE_LIMIT: Final = 600.0  # seconds: the repository's time
 SILENT_MS: Final = 60_000  # without a heartbeat, of which there is one every ten seconds, and without a process that we know of
 
+_ALIVE: Final = ("running", "unowned")
 # Classes of what a runner says; whatever it says else is the agent's failure.
 _CODES: Final[Mapping[str, ErrorClass]] = {
     "runner": ErrorClass.MACHINE_LOST,
@@ -215,7 +216,9 @@ class SandboxProvider:
         """Find what is on file under its name. One that was being started by somebody who is dead is settled before: its
         keeper has put itself on file, or never will."""
         for _ in range(2):
-            found = next((each for each in listed(self.children) if each.name == run.attempt_id), None)
+            named = [each for each in listed(self.children) if each.name == run.attempt_id]
+            # Beside one that was killed may be the one that goes on in its folder: that one counts.
+            found = min(named, key=lambda each: each.state not in _ALIVE, default=None)
             if found is None or found.pid or found.owner_lives:
                 return found
             reap(self.children)
@@ -365,7 +368,7 @@ class SandboxProvider:
 
     async def cancel(self, run: Run) -> None:
         found = await in_thread(self._entry, run)
-        if found is None or found.state not in ("running", "unowned"):
+        if found is None or found.state not in _ALIVE:
             return
         with suppress(NotFound):  # it has just ended
             child = await self._launcher().adopt(found.pid, found.started)
@@ -405,6 +408,9 @@ class SandboxProvider:
         return entry.asks_all and not isinstance(spec.workspace, FolderPlace)
 
     def _forget(self, name: str) -> None:
+        """Take those that have ended off the file; what a killed keeper has left is ended before."""
+        if any(each.name == name and each.state == "orphaned" for each in listed(self.children)):
+            reap(self.children)
         for each in listed(self.children):
             if each.name == name and each.state in ("ended", "gone"):
                 each.file.unlink(missing_ok=True)
