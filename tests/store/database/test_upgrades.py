@@ -20,7 +20,7 @@ from legation.approvals.transitions import Unheard, get
 from legation.approvals.upkeep import SignsOfLife, supersede_lost
 from legation.secret import Secret
 from legation.server import inbox
-from legation.store.database import migrations
+from legation.store.database import migrations, postgres
 from legation.store.database.transaction import Rows, Transaction, parse
 from legation.store.secrets.sealer import KeyRing, Sealer, encode, make_key
 from legation.testing.clock import FakeClock
@@ -199,3 +199,18 @@ async def test_what_an_update_adds_to_a_table_postgres_knows_of_at_once(
         await database.migrate()
         known = "select null_frac from pg_stats where tablename = 'content_key' and attname = 'purged_at'"
         assert [row["null_frac"] for row in await database.read(_run, known)] == [1]
+
+
+async def test_an_update_may_take_longer_than_any_statement_of_a_request(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index over years of record: the update was given up after a minute, at every try."""
+    newest = migrations.chain()
+    slow = migrations.Migration(len(newest) + 1, "slow", "select pg_sleep(6); create table slow (id {int})")
+    with monkeypatch.context() as impatient:
+        impatient.setattr(postgres, "COMMAND_LIMIT", 5.0)
+        async with make("postgres", tmp_path, request) as database:
+            impatient.setattr(migrations, "chain", lambda: (*newest, slow))
+            impatient.setattr(migrations, "newest", lambda: slow.number)
+            assert [each.name for each in await database.migrate()] == ["slow"]
+            assert await database.version() == slow.number
