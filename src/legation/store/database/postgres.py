@@ -59,7 +59,9 @@ _BEAT: Final = 0.25  # seconds
 _RETRY_AFTER: Final = 2  # seconds, for those who were sent away
 CONNECT_LIMIT: Final = 10.0  # seconds until the server must have let us in: its time
 COMMAND_LIMIT: Final = 60.0  # seconds for one statement: its time
-MIGRATION_LIMIT: Final = 7200.0  # seconds for one migration, or for another's to end: an index over years of record
+MIGRATION_LIMIT: Final = (
+    7200.0  # seconds for one migration, or for another's to end: an index over years of record
+)
 TRIES: Final = 12  # of a transaction that others keep getting in the way of
 _LISTEN_AGAIN: Final = 0.5  # seconds until a lost listener is tried again: the server's, to come back
 _LISTEN_CHECK: Final = 30.0  # seconds after which a silent listener is asked whether it is there
