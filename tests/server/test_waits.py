@@ -350,6 +350,19 @@ async def test_however_many_calls_with_a_key_wait_the_next_server_goes_on_with_e
     assert backend.counts() == {newest: 1}
 
 
+async def test_an_ask_whose_asker_is_gone_is_superseded_though_the_server_has_a_tool_of_that_name(
+    single: Installation, backend: Backend
+) -> None:
+    """The server took it for a call that nobody carries on, waited for its answer, and called the tool."""
+    single.environ["LEGATION_WAITER_DEAD"] = f"{DEAD}s"
+    async with single.server("one") as server:
+        ask = {"waiter": "run:1", "tool": "db.write", "params": {"n": 1}}
+        asked = (await server.agent.post("/v1/asks", json=ask)).json()["id"]
+        assert (await server.until(asked, "superseded"))["why"]
+        await must_be_refused(server, asked)
+    assert backend.seen == []
+
+
 async def test_a_call_approved_with_other_arguments_waits_for_a_server_that_has_its_tool(
     shared: Installation, backend: Backend
 ) -> None:

@@ -22,7 +22,7 @@ from legation.approvals.upkeep import SignsOfLife, supersede_lost
 from legation.runs.states import RunState
 from legation.secret import Secret
 from legation.server import inbox
-from legation.store.database import migrations
+from legation.store.database import migrations, postgres
 from legation.store.database.transaction import Rows, Transaction, parse
 from legation.store.secrets.sealer import KeyRing, Sealer, encode, make_key
 from legation.testing.clock import FakeClock
@@ -229,3 +229,18 @@ async def test_a_database_of_before_durable_runs_takes_runs_and_keeps_what_it_ha
         (page,) = await rig.content.read("local", "before", "events")
         assert page.plain == b"said before"
         assert (await database.read(get, "local", "apr_old")).status == "pending"
+
+
+async def test_an_update_may_take_longer_than_any_statement_of_a_request(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An index over years of record: the update was given up after a minute, at every try."""
+    newest = migrations.chain()
+    slow = migrations.Migration(len(newest) + 1, "slow", "select pg_sleep(6); create table slow (id {int})")
+    with monkeypatch.context() as impatient:
+        impatient.setattr(postgres, "COMMAND_LIMIT", 5.0)
+        async with make("postgres", tmp_path, request) as database:
+            impatient.setattr(migrations, "chain", lambda: (*newest, slow))
+            impatient.setattr(migrations, "newest", lambda: slow.number)
+            assert [each.name for each in await database.migrate()] == ["slow"]
+            assert await database.version() == slow.number

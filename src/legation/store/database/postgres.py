@@ -59,6 +59,9 @@ _BEAT: Final = 0.25  # seconds
 _RETRY_AFTER: Final = 2  # seconds, for those who were sent away
 CONNECT_LIMIT: Final = 10.0  # seconds until the server must have let us in: its time
 COMMAND_LIMIT: Final = 60.0  # seconds for one statement: its time
+MIGRATION_LIMIT: Final = (
+    7200.0  # seconds for one migration, or for another's to end: an index over years of record
+)
 TRIES: Final = 12  # of a transaction that others keep getting in the way of
 _LISTEN_AGAIN: Final = 0.5  # seconds until a lost listener is tried again: the server's, to come back
 _LISTEN_CHECK: Final = 30.0  # seconds after which a silent listener is asked whether it is there
@@ -417,7 +420,8 @@ class PostgresDatabase:
         """Bring the schema up to this release's; what was applied. Two at once: the second waits."""
         applied = []
         async with self._connection() as connection, connection.transaction():
-            await connection.execute(f"select pg_advisory_xact_lock({_MIGRATION_LOCK})")
+            lock = f"select pg_advisory_xact_lock({_MIGRATION_LOCK})"
+            await connection.execute(lock, timeout=MIGRATION_LIMIT)
             version = await _version(connection)
             if version > migrations.newest():
                 raise StorageFailed(
@@ -428,13 +432,13 @@ class PostgresDatabase:
                 await self._apply(connection, migration)
                 applied.append(migration)
             if applied:
-                await connection.execute(_ANALYZE)
+                await connection.execute(_ANALYZE, timeout=MIGRATION_LIMIT)
         return applied
 
     async def _apply(self, connection: Any, migration: Migration) -> None:
         await connection.execute(f"create schema if not exists {SCHEMA}")
         text = f"{migrations.TABLE}; {migration.text}"
-        await connection.execute(migrations.for_dialect(text, "postgres"))
+        await connection.execute(migrations.for_dialect(text, "postgres"), timeout=MIGRATION_LIMIT)
         note = "insert into migration (number, name, applied_at) values ($1, $2, $3)"
         await connection.execute(note, migration.number, migration.name, self._clock.now_ms())
         await connection.execute(_HARDEN)

@@ -37,9 +37,10 @@ update keyed_call set status = 'refused'
 where workspace_id = :workspace and id = :id and status in ('waiting', 'passed', 'refused') returning id;
 
 -- name: stray_calls
--- Those that wait, and whose holder is gone or is this process itself, in every workspace, from one id on. The first
--- condition is that of the index, which is not used without it.
-select * from keyed_call as stray where status in ('waiting', 'begun') and status = 'waiting' and id > :after and (
+-- Those that wait, and whose holder is gone or is this process itself, in every workspace, from one id on; asks are not
+-- among them, which nobody but their asker acts on. The first condition is that of the index, which is not used without it.
+select * from keyed_call as stray where status in ('waiting', 'begun') and status = 'waiting' and id > :after
+and substr(waiter, 1, 5) = 'call:' and (
   holder = :id or not exists (
     select 1 from holder, pulse where holder.id = stray.holder and (holder.server is null or holder.server <> :server)
     and holder.seen + :dead > pulse.ms
@@ -49,7 +50,7 @@ select * from keyed_call as stray where status in ('waiting', 'begun') and statu
 -- name: adopt_call
 -- The holder changes only if the old one is gone, and once.
 update keyed_call set holder = :id where workspace_id = :workspace and keyed_call.id = :call and holder = :former
-and status = 'waiting' and (
+and status = 'waiting' and substr(waiter, 1, 5) = 'call:' and (
   holder = :id or not exists (
     select 1 from holder, pulse where holder.id = :former and (holder.server is null or holder.server <> :server)
     and holder.seen + :dead > pulse.ms

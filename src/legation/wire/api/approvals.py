@@ -334,7 +334,7 @@ AskStatus = Literal["pending", "approved", "used", "denied", "expired", "superse
 class AskBody(DecideBody, kw_only=True):
     """`waiter`: who waits for the answer and acts on it, under a name of its own choice."""
 
-    waiter: Annotated[str, Meta(pattern=r"^run:[A-Za-z0-9_.-]{1,128}$")]
+    waiter: Annotated[str, Meta(pattern=r"^run:[A-Za-z0-9_.-]{1,128}$(?!\n)")]
 
 
 class AskUse(Body):

@@ -37,12 +37,12 @@ Liveness = Literal["working", "waiting-on-you", "waiting-on-provider", "idle", "
 Priority = Literal["low", "normal", "high"]
 PromptText = Annotated[str, Meta(min_length=1, max_length=4 * 1024 * 1024)]
 Seconds = Annotated[float, Meta(gt=0, le=30 * 86400)]
-VariableName = Annotated[str, Meta(pattern="^[A-Z_][A-Z0-9_]{0,127}$")]
+VariableName = Annotated[str, Meta(pattern=r"^[A-Z_][A-Z0-9_]{0,127}$(?!\n)")]
 SecretText = Annotated[str, Meta(min_length=6, max_length=16 * 1024)]
 SkillText = Annotated[str, Meta(min_length=1, max_length=256 * 1024)]
-HeaderName = Annotated[str, Meta(pattern="^[A-Za-z0-9-]{1,40}$")]
-TemplateName = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9_.-]{0,30}$")]
-RunKey = Annotated[str, Meta(pattern="^[!-~]{1,255}$")]
+HeaderName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]{1,40}$(?!\n)")]
+TemplateName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,30}$(?!\n)")]
+RunKey = Annotated[str, Meta(pattern=r"^[!-~]{1,255}$(?!\n)")]
 
 
 def _null() -> msgspec.Raw:
@@ -112,7 +112,7 @@ class ProviderKey(RequestBody, kw_only=True):
 class McpSecrets(RequestBody, kw_only=True):
     """Headers of a remote server, or variables of a local one, by the name that it has in `mcpServers`. A `url` must be the one there."""
 
-    name: Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,32}$")]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,32}$(?!\n)")]
     url: Where | None = None
     headers: Mapping[HeaderName, SecretText] = {}
     env: Mapping[VariableName, SecretText] = {}

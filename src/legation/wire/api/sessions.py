@@ -14,7 +14,7 @@ from legation.wire.api.shape import RequestBody, ResponseBody
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Where = Annotated[str, Meta(min_length=1, max_length=4096)]
 AgentMode = Annotated[str, Meta(min_length=1, max_length=64)]  # build, plan, or one that the agent names
-MessageId = Annotated[str, Meta(pattern="^[A-Za-z0-9_.-]{1,128}$")]
+MessageId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$(?!\n)")]
 PermissionMode = Literal["default", "plan", "bypass", "acceptEdits"]
 PermissionReplyWord = Literal["once", "always", "reject"]
 ALWAYS: Final = "allowed for the rest of the session"  # what an agent hears whose call was answered so
