@@ -125,6 +125,27 @@ async def test_cancelled_before_there_is_a_session_it_ends(tmp_path: Path) -> No
         assert (caller.taken[-1]["kind"], caller.taken[-1]["stopReason"]) == ("prompt_complete", "cancelled")
 
 
+@pytest.mark.parametrize(
+    "heeds",
+    [
+        "\nwhile True: time.sleep(600)",
+        "\nread(); os._exit(3)",
+        "\nread(); send(id=p, error={'code': -32603, 'message': 'aborted'}); stay()",
+    ],
+    ids=["not at all", "by its end", "with an error"],
+)
+async def test_a_cancel_is_no_failure_however_the_agent_takes_it(tmp_path: Path, heeds: str) -> None:
+    source = f"import time\nhello(); session(); p = prompted(); update(str(os.getpid())){heeds}"
+    async with Caller() as caller:
+        async with started(tmp_path, routed(caller), agent=scripted(source)) as ran:
+            await caller.until(lambda each: bool(each.notifications))
+            caller.put("cancel")
+            code, said = await ran.ended()
+        last = caller.taken[-1]
+        assert (code, last["kind"], last.get("stopReason")) == (0, "prompt_complete", "cancelled"), said
+        assert not alive(int(texts(caller.notifications)[0]))
+
+
 ECHO = """
 hello(); session()
 while True:

@@ -349,10 +349,14 @@ async def test_a_full_spool_leaves_no_room_until_the_caller_is_back(tmp_path: Pa
         assert rig.spool.waits == 0
 
 
-async def test_what_is_in_memory_is_sent_when_the_disk_takes_no_more(
+async def test_what_is_not_on_the_disk_is_not_sent_until_the_disk_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with Caller() as caller, reporting(tmp_path, caller) as rig:
+    """INV-O1: a crash would leave a report that nobody could send again as it was. Then what is in memory is all there is."""
+    times = ReportTimes(window=0.02, heartbeat=0.1, answer=60, retry_first=0.01)
+    failing = asyncio.Event()
+    told = lambda _: failing.set()  # noqa: E731
+    async with Caller() as caller, reporting(tmp_path, caller, times=times, report=told) as rig:
         await rig.begin()
         rig.say("one")
         await caller.until(lambda each: len(each.taken) == 1)
@@ -362,6 +366,11 @@ async def test_what_is_in_memory_is_sent_when_the_disk_takes_no_more(
 
         monkeypatch.setattr("legation.store.jsonl.JsonlBackend.commit", full)
         rig.say("two")
+        async with asyncio.timeout(60):
+            await failing.wait()
+        beats = len(caller.beats)
+        await caller.until(lambda each: len(each.beats) > beats + 5)
+        assert texts(caller.notifications) == ["one"]
         rig.reporter.give_up_on_disk()
         await rig.reporter.finish("prompt_failed", DONE, rig.stream.head, 60)
         assert texts(caller.notifications) == ["one", "two"]

@@ -411,19 +411,25 @@ class _Prompt:
 
     def _of_play(self, playing: asyncio.Task[PromptResult]) -> PromptOutcome:
         error = playing.exception()
-        if isinstance(error, LegationError):
-            fault = ReportFault(self._redactor.text(error.message), error.code)
-            return PromptOutcome("prompt_failed", PromptEnd(error=fault), PROMPT_FAILED)
-        if error is not None:
+        if error is None:
+            return self._of_result(playing.result())
+        if not isinstance(error, LegationError):
             raise error
-        result = playing.result()
+        return self._failed(error.message, error.code)
+
+    def _of_result(self, result: PromptResult) -> PromptOutcome:
         if result.error is not None:
             found = model_fault(result.error, self._log.clock.now_ms())
-            code = str(result.error.code) if found is None else found.code
-            fault = ReportFault(self._redactor.text(result.error.message), code)
-            return PromptOutcome("prompt_failed", PromptEnd(error=fault), PROMPT_FAILED)
+            return self._failed(result.error.message, str(result.error.code) if found is None else found.code)
         usage = msgspec.Raw(msgspec.json.encode(result.usage)) if result.usage is not None else msgspec.UNSET
         return PromptOutcome("prompt_complete", PromptEnd(stop_reason=result.stop_reason, usage=usage), 0)
+
+    def _failed(self, message: str, code: str) -> PromptOutcome:
+        if self._channel is not None and self._channel.cancelled.is_set():
+            # That an agent says it with an error, or has to be stopped, is what the caller wanted, and no failure.
+            return PromptOutcome("prompt_complete", PromptEnd(stop_reason="cancelled"), 0)
+        fault = ReportFault(self._redactor.text(message), code)
+        return PromptOutcome("prompt_failed", PromptEnd(error=fault), PROMPT_FAILED)
 
     # What the agent changed.
 
