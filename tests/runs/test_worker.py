@@ -10,14 +10,16 @@ from tests.store.database.databases import Either
 
 from legation.errors import NotFound
 from legation.runs.lease import HeldRun, RunLeases
+from legation.runs.lists import resume_run
 from legation.runs.provider import Observation, RunJob, StepFailed
 from legation.runs.run import SQL, TOPIC, Run, RunCaps, request_cancel
-from legation.runs.states import CleanupStatus, ErrorClass, RunState
+from legation.runs.states import TERMINAL, CleanupStatus, ErrorClass, RunState
 from legation.runs.steps import STEPS
 from legation.runs.worker import _forget_workers, _lost_machines
 from legation.secret import Secret
 from legation.store.database.transaction import Transaction, parse
 from legation.store.secrets.vault import Vault
+from legation.wire.principal import Principal
 
 
 @pytest.fixture
@@ -460,3 +462,23 @@ async def test_the_vault_is_opened_once_in_the_life_of_a_run_by_the_step_that_ne
         run = await rig.until(await rig.submit())
     assert run.state is RunState.SUCCEEDED
     assert opened == [("starting", True)]
+
+
+@pytest.mark.parametrize("retain", [False, True])
+async def test_a_failed_run_that_is_resumed_leaves_nothing_either(
+    database: Either, tmp_path: Path, retain: bool
+) -> None:
+    refused = StepFailed(ErrorClass.TENANT_PERMANENT, "key", "the key was refused")
+    rig = Rig(database, Failing(tmp_path / "things", refused))
+    by = Principal(kind="token", id="tok_1", workspace="local", scopes=frozenset({"operate"}), level=2)
+    async with rig.working(rig.worker()):
+        failed = await rig.until(await rig.submit(retain=retain))
+        assert (failed.state, counted(rig).left()) == (RunState.FAILED, [failed.id] if retain else [])
+        bundle = rig.vault.sealed("local", failed.id, {"MODEL_KEY": Secret("another", "MODEL_KEY")})
+        await rig.database.transact(resume_run, by, failed, bundle, now_ms=rig.clock.now_ms())
+        rig.database.notify(TOPIC)
+        run = await rig.until(failed.id, lambda run: run.state in TERMINAL and run.attempt == 2)
+    assert (run.state, run.secret_id, await secrets_left(rig)) == (RunState.SUCCEEDED, None, 0)
+    assert counted(rig).left() == ([run.id] if retain else [])
+    states = set((await rig.database.read(_resources, run)).values())
+    assert states == ({"gone", "retained"} if retain else {"gone"})

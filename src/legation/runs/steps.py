@@ -451,7 +451,6 @@ def _cleanup(
     yield SQL.add_cleanup(
         run=run.id,
         name=resource.name,
-        number=run.tries + 1,
         workspace=run.workspace,
         status="skipped"
         if stays

@@ -185,10 +185,11 @@ update run_attempt set ended_at = :now, error_class = :error_class, error_code =
 where workspace_id = :workspace and id = :id and ended_at is null;
 
 -- name: intend
--- Before it is made; one that is there already stays as it is.
+-- Before it is made; one that is there already stays as it is, one that an earlier attempt had is made again.
 insert into run_resource (run_id, name, workspace_id, attempt, kind, state, intended_at)
 values (:run, :name, :workspace, :attempt, :kind, 'intended', :now)
-on conflict (workspace_id, run_id, name) do nothing;
+on conflict (workspace_id, run_id, name) do update set attempt = excluded.attempt, state = 'intended', intended_at = excluded.intended_at,
+made_at = null, gone_at = null where run_resource.state in ('gone', 'retained');
 
 -- name: note_made
 update run_resource set state = 'made', external_id = :external_id, made_at = :now
@@ -203,9 +204,11 @@ select name, attempt, kind, state, external_id from run_resource
 where workspace_id = :workspace and run_id = :run order by attempt desc, name;
 
 -- name: add_cleanup
+-- Numbered over all attempts of the run.
 insert into cleanup_attempt (run_id, name, number, workspace_id, status, error_code, error_reason, at)
-values (:run, :name, :number, :workspace, :status, :error_code, :error_reason, :now)
-on conflict (workspace_id, run_id, name, number) do nothing;
+select cast(:run as text), cast(:name as text), coalesce(max(number), 0) + 1, cast(:workspace as text), cast(:status as text),
+cast(:error_code as text), cast(:error_reason as text), cast(:now as bigint)
+from cleanup_attempt where workspace_id = :workspace and run_id = :run and name = :name;
 
 -- name: see_worker
 insert into worker (id, machine, version, started_at, seen_at) values (:id, :machine, :version, :now, :now)
