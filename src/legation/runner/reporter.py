@@ -217,7 +217,7 @@ class Reporter:
     async def __aenter__(self) -> Self:
         self._journal = await self._log.stream(JOURNAL)
         await self._recover()
-        for work in (self._send_all(), self._beat(), self._watch_window()):
+        for work in (self._send_all, self._beat, self._watch_window):
             self._tasks.start(self._guarded(work))
         return self
 
@@ -260,7 +260,7 @@ class Reporter:
         began = Began(stream.name, after, named)
         await self._journal.append([Draft(_BEGAN, msgspec.json.encode(began))])
         await self._open(began)
-        self._batching = self._tasks.start(self._guarded(self._batch(stream, after)))
+        self._batching = self._tasks.start(self._guarded(partial(self._batch, stream, after)))
 
     async def follow_rest(self) -> None:
         """Report what an earlier life has recorded and not reported; what its agent waited for is over."""
@@ -478,7 +478,7 @@ class Reporter:
         """INV-O4. From the first moment, before there is a session."""
         while True:
             body = self._ids.head("heartbeat", 0, self.session_id) + b"}"
-            self._tasks.start(self._guarded(self._beat_once(body)))
+            self._tasks.start(self._guarded(partial(self._beat_once, body)))
             await self._clock.sleep(self._times.heartbeat)
 
     async def _beat_once(self, body: bytes) -> None:
@@ -488,9 +488,9 @@ class Reporter:
         if answer.status == UNAUTHORIZED:
             raise answer.refusal("a heartbeat")
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()  # made here: a task that is cancelled before its first step would leave it unawaited
         except LegationError as error:
             self._break(error)
         except Exception:  # noqa: BLE001 - a task boundary
