@@ -325,7 +325,7 @@ PAGES: Final = {  # name: address, what is seen when it is there
 
 
 @contextmanager
-def world() -> Iterator[tuple[World, str]]:
+def world(*, patient: bool) -> Iterator[tuple[World, str]]:
     # Below /home, where the one who runs this may write there: the page writes such a home as `~`.
     below = "/home" if os.access("/home", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="ada-", dir=below) as folder:
@@ -338,6 +338,9 @@ def world() -> Iterator[tuple[World, str]]:
             stdout=subprocess.DEVNULL,
             env=environment(home),
         )
+        if patient:  # every page takes longer than an edit waits
+            careful = policies / "careful.yaml"
+            careful.write_text(careful.read_text().replace("timeout: 5m", "timeout: 50m"))
         tools.write_text(
             "tools:\n  - name: stripe.create_refund\n    url: http://127.0.0.1:9/refunds\n    kind: other\n"
         )
@@ -408,7 +411,11 @@ def take(page: Page, origin: str, name: str, ids: dict[str, str], file: Path) ->
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     only = sys.argv[2:] or list(PAGES)
-    with world() as (made, link), sync_playwright() as driver, tempfile.TemporaryDirectory() as place:
+    with (
+        world(patient=folder is not None) as (made, link),
+        sync_playwright() as driver,
+        tempfile.TemporaryDirectory() as place,
+    ):
         fonts = Path(place) / "fonts.conf"
         fonts.write_text(FONTS)
         env: dict[str, str | float | bool] = {

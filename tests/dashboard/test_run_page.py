@@ -196,6 +196,23 @@ def test_the_list_tells_state_by_progress_and_keeps_its_search_in_the_address(ho
         page.wait_for_url("**/ui/runs")
 
 
+@pytest.mark.parametrize("phone", [False, True])
+def test_a_page_that_is_longer_than_the_window_is_scrolled_and_not_cut(house: Dashboard, phone: bool) -> None:
+    with house.visitor(phone=phone) as page:
+        page.set_viewport_size({"width": 390 if phone else 1440, "height": 420})
+        page.goto(f"{house.origin}/ui/agents")
+        last = page.locator(".table tr").last
+        expect(last).to_be_attached()
+        assert (
+            page.evaluate(
+                "(() => { const e = document.querySelector('.panel'); return e.scrollHeight - e.clientHeight; })()"
+            )
+            <= 1
+        )
+        last.scroll_into_view_if_needed()
+        expect(last).to_be_in_viewport()
+
+
 def test_a_new_run_begins_from_the_form_and_a_key_is_in_no_address(house: Dashboard) -> None:
     with house.visitor() as page:
         page.goto(

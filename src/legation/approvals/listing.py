@@ -171,7 +171,7 @@ async def detail(
         paths=list(evidence.paths) or [ApprovalPath(path=each) for each in action.paths],
         diffs=diffs_of(evidence, approval.kind, action.paths, shown.params),
         asked=why_asked(approval, steps, said, now_ms),
-        parts=parts_of(action, facts, steps_now),
+        parts=await off_loop(parts_of, action, facts, steps_now),  # a long line takes its time
         unreadable=None if action.command is None else facts.line(action.command).unreadable,
         looks=looks_of(steps_now),
     )

@@ -151,7 +151,9 @@ function Nothing({ told }) {
     if (!told.items.length) Promise.all([get("v1/sessions?limit=1"), get("v1/runs?limit=1")]).then(([{ sessions }, { items }]) => setFresh(!sessions.length && !items.length), () => {});
   }, [told.items.length]);
   if (fresh && !told.items.length) return html`<${Start} title="Nothing has run here yet." />`;
-  const works = `${told.working} ${told.working === 1 ? "works" : "work"}${supervisor ? `, ${supervisor} with the supervisor` : ""}.`;
+  const waits = (work) => told.items.some((item) => item.section === "you" && (item.runId ?? item.sessionId) === work.id);
+  const busy = told.working - told.works.filter(waits).length;
+  const works = `${busy} ${busy === 1 ? "works" : "work"}${supervisor ? `, ${supervisor} with the supervisor` : ""}.`;
   if (you) return html`<div class="state quiet-state"><h2>${you} ${you === 1 ? "needs" : "need"} you.</h2>
     <p>${works} Choose one, or press <${Key}>j<//>.</p></div>`;
   return html`<div class="state quiet-state"><h2><${Icon} name="good" /> Nothing waits for you.</h2><p>${works}</p>

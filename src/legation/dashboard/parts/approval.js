@@ -72,7 +72,7 @@ export function Approval({ id, row, next, split }) {
 }
 
 export function subject(detail) {
-  if (detail.kind === "execute") return { verb: "Run", object: null };
+  if (detail.kind === "execute") return { verb: "Run", object: detail.command?.length <= 40 ? detail.command : null };
   const path = detail.paths?.[0]?.path;
   if (path && detail.kind !== "call") return { verb: verb(detail.kind), object: within(path, detail.workspace) + (detail.paths.length > 1 ? ` and ${detail.paths.length - 1} more` : "") };
   return { verb: verb(detail.kind), object: detail.urls?.[0] ?? detail.tool };
@@ -87,7 +87,7 @@ function Head({ detail, item, many, heading }) {
     <p class="crumbs"><a class="back" href=${address("inbox")} aria-label="Back to the list"><${Icon} name="back" /></a>
       <${Icon} name="agents" /> ${detail.agent_id} ${detail.session_id &&
       html`› <${Agent} mono=${false} text=${item?.sessionTitle ?? detail.session_id} />`}
-      <span class="where"><${Icon} name="folder" /> <code>${detail.cwd || detail.workspace ? folder(detail.cwd ?? detail.workspace)
+      <span class="where"><${Icon} name="folder" /> <code>${many > 1 ? `${many} folders` : detail.cwd || detail.workspace ? folder(detail.cwd ?? detail.workspace)
         : "no folder"}</code></span>
       <span class="grow" />${detail.session_id &&
         html`<a class="asked" href=${address(askedAt(detail.session_id))}>Open where it was asked <kbd>o</kbd></a>`}</p>

@@ -16,7 +16,7 @@ export const askPlace = (row, id) => (row.kind === "question" ? `inbox/${part(id
 // `place`: folder and address of what the rows are of.
 export function Rows({ told, place, opened, setOpened }) {
   const toggle = (row) => (open) => setOpened((before) => ({ ...before, [row.seq]: typeof open === "boolean" ? open : !before[row.seq] }));
-  // Of rows only those in view are in the page, so that the browser's own search does not find the others.
+  // The browser finds only rows in view.
   const [finding, setFinding] = useState(false);
   const [at, setAt] = useState(null);
   const [note, setNote] = useState("");
