@@ -359,7 +359,7 @@ def exactly(name: str) -> str:
 def must_be_person(principal: Principal, verb: str) -> None:
     if principal.level < 2 or "approve" not in principal.scopes:
         raise Forbidden(
-            f"cannot {verb} a grant so: it takes a person who may approve; send the credential of one"
+            f"cannot {verb} a grant this way: it takes a person who may approve; send the credential of one"
         )
 
 

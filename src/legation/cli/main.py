@@ -109,7 +109,7 @@ def _call(argv: list[str]) -> int:
     except UnicodeDecodeError:
         print("legation: cannot read the arguments: one is not UTF-8 text; give it as such", file=sys.stderr)
         return USAGE_ERROR
-    if argv and argv[0] in PLAIN:
+    if argv and argv[0] in PLAIN and "--help" not in argv:
         from legation.cli.start import read_plain, start_plain
 
         if (line := read_plain(argv)) is not None:

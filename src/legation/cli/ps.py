@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterable, Iterator, Sequence
 from pathlib import Path
@@ -26,6 +25,8 @@ from legation.cli.command import (
 from legation.errors import LegationError, NotFound, Unavailable
 
 if TYPE_CHECKING:
+    import asyncio
+
     from legation.client import AsyncLegation, Legation
     from legation.wire.api.inbox import Inbox, InboxItem
     from legation.wire.api.sessions import Recording
@@ -59,6 +60,8 @@ def ps(
     with `legation sessions tail`. What `legation exec` runs by itself is among what works: it asks in its own terminal.
     """
     if watch:
+        import asyncio  # not for `legation sessions`, which asks this module what `exec` ran
+
         asyncio.run(_watch(settings, InboxScreen(json=json, live=True)))
         return
     with connect(settings) as server:
@@ -101,6 +104,8 @@ class InboxScreen:
 
 async def _watch(settings: PlaceFlags | None, screen: InboxScreen) -> None:
     """Read the list when something is told in its stream, and when the server is back."""
+    import asyncio
+
     look = asyncio.Event()
 
     def outages(error: LegationError | None) -> None:
@@ -151,8 +156,10 @@ async def _hear(changes: AsyncIterable[object], look: asyncio.Event) -> None:
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> bool:
+    from asyncio import timeout
+
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             await event.wait()
     except TimeoutError:
         return False

@@ -7,7 +7,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from legation.cli.command import LocalFlags, ServerFlags, settings_of
-from legation.cli.start import run_server, run_up
 
 
 def up(*, settings: ServerFlags | None = None) -> None:
@@ -17,6 +16,8 @@ def up(*, settings: ServerFlags | None = None) -> None:
     that signs you in, once, within ten minutes; `legation users link` makes another. Other commands find it by
     themselves. Ctrl-C or `legation stop` ends it.
     """
+    from legation.cli.start import run_up
+
     run_up(settings_of(settings))
 
 
@@ -44,6 +45,8 @@ def server(
     The same as `legation up` without the link; the log goes to standard error as JSON. Alone on its data folder with
     SQLite; several at once need Postgres (LEGATION_DATABASE_URL) and the same keys.
     """
+    from legation.cli.start import run_server
+
     run_server(settings_of(settings), exit_with_parent=exit_with_parent, no_token=no_token)
 
 

@@ -387,8 +387,8 @@ class NoCredential(msgspec.Struct, frozen=True):
         self.own_origins.check_unvouched(request)
         access = operation.access
         decides = operation.tag in DECIDING_TAGS or access.scope == "approve"
-        # Counted where it matters: it reads a file for each of them.
-        count = self.running() if decides or access.may_decide else 0
+        # Counted where it matters, and off the loop: it reads a file for each of them.
+        count = await asyncio.to_thread(self.running) if decides or access.may_decide else 0
         if decides and count:
             raise Unauthenticated(
                 f"cannot do this without a credential while agents run ({count}), because it could be one of them; send "

@@ -18,7 +18,6 @@ from legation.clock import Clock, SteadyClock, new_id
 from legation.errors import ConfigInvalid, Conflict, LegationError, StorageFailed
 from legation.settings import Settings
 from legation.store.database import migrations
-from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Database, Queries, Transaction, only
 from legation.store.datafolder import DATABASE, KEYS, SERVERS, close_folders, cut_off, make_folder
@@ -89,6 +88,8 @@ def _must_be_ours(folder: Path) -> None:
 @asynccontextmanager
 async def open_database(settings: Settings, clock: Clock) -> AsyncIterator[Database]:
     if settings.database_url is not None:
+        from legation.store.database.postgres import PostgresDatabase
+
         async with PostgresDatabase(settings.database_url, clock=clock) as postgres:
             yield postgres
     else:

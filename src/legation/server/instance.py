@@ -53,12 +53,11 @@ from legation.server.sessions.service import SessionService
 from legation.server.streaming.hub import CheckpointKeeper, Hub
 from legation.settings import Settings
 from legation.store.audit import record
-from legation.store.backup import forget_broken_backups
 from legation.store.blobs.base import LinkSigner, open_blobs
 from legation.store.codec import StorageTrouble
 from legation.store.counters import FORGET_BATCH, Buckets, forget_full
 from legation.store.database.transaction import Database, Queries, Transaction
-from legation.store.datafolder import EVENTS, KEYS, SERVER, WORK
+from legation.store.datafolder import EVENTS, KEYS, SERVER, WORK, forget_broken_backups
 from legation.store.forbidden import ForbiddenPlaces
 from legation.store.identity.workspaces import bootstrap
 from legation.store.log import EventLog

@@ -9,6 +9,7 @@ INV-M4  While agents run that no jail keeps off it, a caller without a credentia
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -100,7 +101,7 @@ class MeshAuthenticator(msgspec.Struct, frozen=True):
     async def __call__(self, request: Request) -> Principal:
         if "authorization" in request.headers:
             return await self.authenticate(request)
-        if not self.with_agents and (count := self.running()):
+        if not self.with_agents and (count := await asyncio.to_thread(self.running)):
             raise Forbidden(
                 f"cannot take this without a credential while agents run ({count}), because it could be one of them; "
                 "send the token of a supervisor, or set LEGATION_MESH_WITH_AGENTS=true if you trust them",

@@ -159,12 +159,6 @@ def _place(path: Path, folder: Path) -> str:
     return str(place).encode(errors="replace").decode()
 
 
-def forget_broken_backups(folder: Path) -> None:
-    """Delete what a killed server left of a backup: copies of what may be destroyed by now. Only for the folder's owner."""
-    for copies in folder.glob(f"{COPIES}*"):
-        shutil.rmtree(copies, ignore_errors=True)
-
-
 def _members(folder: Path, copies: Path, *, with_keys: bool) -> Iterator[tuple[str, Path]]:
     keys = _text(folder / KEYS) if with_keys else None
     for name in DATABASES:

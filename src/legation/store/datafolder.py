@@ -4,6 +4,7 @@
 import hashlib
 import os
 import re
+import shutil
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -117,3 +118,9 @@ def cut_off(folder: Path) -> Path | None:
     # Earlier releases moved the old data beside it.
     beside = [each for each in left if fresh and each not in fresh]
     return next((old for each in fresh if (old := old_in(each))), beside[-1] if beside else None)
+
+
+def forget_broken_backups(folder: Path) -> None:
+    """Delete what a killed server left of a backup: copies of what may be destroyed by now. Only for the folder's owner."""
+    for copies in folder.glob(f"{COPIES}*"):
+        shutil.rmtree(copies, ignore_errors=True)

@@ -22,7 +22,6 @@ from legation.server.http.routes import OPEN, Call, Routes, needs
 from legation.server.routes.traces import NDJSON
 from legation.settings import Age, Settings, config_file
 from legation.store.audit import record
-from legation.store.backup import Written, archive
 from legation.store.secrets.sealer import drop_older_keys, open_key_file, rotate_key_file
 from legation.store.secrets.vault import check_keys, keys_named
 from legation.store.sizes import KINDS, growth
@@ -42,6 +41,7 @@ from legation.wire.api.server import (
 
 if TYPE_CHECKING:
     from legation.server.instance import Services
+    from legation.store.backup import Written
 
 CHECK_LIMIT: Final = 2.0  # seconds for the database to answer: its time
 LEFT_OUT: Final = {
@@ -240,6 +240,8 @@ async def _lines(told: AsyncGenerator[PruneProgress]) -> AsyncIterator[bytes]:
 
 
 async def _pieces(services: Services, now: int, *, keys: bool) -> AsyncIterator[bytes]:
+    from legation.store.backup import archive
+
     # One at a time: each takes as much room as the databases, for as long as its reader likes.
     folder = services.settings.data_dir
     async with services.backing_up:
