@@ -135,7 +135,7 @@ def _say_next(out: Console) -> None:
     )
     out.say('  legation run "Fix the failing test" --agent claude --repo .')
     out.say(
-        '  python -c \'from legation.client import Legation as L; print(L.find().run("rehearsal", "Hi").wait())\''
+        '  python -c \'from legation.client import Legation as L; print(L.find().run("rehearsal", "Fix it").id)\''
     )
     out.say('  curl -H "Authorization: Bearer $(legation tokens new me)" http://127.0.0.1:4517/v1/runs')
 
