@@ -55,20 +55,10 @@ COMMANDS = {
 
 # What other programs call it, and what it is called here.
 ELSEWHERE = {
-    "attach": "sessions tail",
-    "config": "doctor --all",
-    "down": "stop",
-    "install": "agents install",
-    "kill": "stop",
-    "list": "ps",
-    "log": "events",
-    "login": "agents login",
-    "logs": "events",
-    "ls": "ps",
-    "new": "sessions new",
-    "start": "up",
-    "version": "--version",
-}
+    "attach": "sessions tail", "config": "doctor --all", "down": "stop", "install": "agents install", "kill": "stop",
+    "list": "ps", "log": "events", "login": "agents login", "logs": "events", "ls": "ps", "new": "sessions new",
+    "start": "up", "version": "--version",
+}  # fmt: skip
 PLAIN = ("up", "server")  # those that can begin before the parser is loaded
 
 

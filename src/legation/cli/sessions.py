@@ -27,7 +27,6 @@ from legation.cli.command import (
     tell,
     when,
 )
-from legation.cli.ps import recorded
 from legation.errors import Cancelled, InvalidParams, LegationError, NotFound
 from legation.wire.api.sessions import (
     LocalMcp,
@@ -73,6 +72,8 @@ def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> None:
         "title": lambda each: each.title,
     }
     with connect(settings) as server:
+        from legation.cli.ps import recorded  # late: it brings asyncio along
+
         empty = 'no sessions; begin one with: legation sessions new claude "fix the test"'
         rows: Iterator[SessionInfo | Recording] = chain(server.sessions.pages(), recorded(server, SHOWN))
         show(rows, columns, json=json, if_empty=empty)
