@@ -1,15 +1,21 @@
 import os
 import re
 import select
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
 from tests.cli.command import LIMIT, AtTerminal, legation
 
 from legation.cli import demo
+from legation.cli.folders import Folders
 from legation.client import Legation
+from legation.proc.registry import listed
 
 pytestmark = pytest.mark.heavy
+
+PLACE = r"\+\+\+ b(/\S+)/pages/pages\.py"
 
 
 def test_check_holds_every_line(home: Path) -> None:
@@ -40,7 +46,7 @@ def test_a_person_decides_in_the_demo(home: Path) -> None:
 def test_whoever_answers_elsewhere_is_followed_at_once(home: Path) -> None:
     terminal = AtTerminal(home, "demo")
     terminal.until("Allow it, once?")
-    (place,) = set(re.findall(r"\+\+\+ b(/\S+)/pages/pages\.py", terminal.text))
+    (place,) = set(re.findall(PLACE, terminal.text))
     with Legation.find(Path(place) / "data") as server:
         (asked,) = server.approvals.list("pending")
         server.approvals.deny(asked.id, reasoning="no, in the browser")
@@ -49,7 +55,7 @@ def test_whoever_answers_elsewhere_is_followed_at_once(home: Path) -> None:
     assert "demo:edit: no, in the browser" in terminal.text
 
 
-def test_a_killed_demo_leaves_no_server(home: Path) -> None:
+def test_a_killed_demo_leaves_neither_server_nor_agent(home: Path) -> None:
     terminal = AtTerminal(home, "demo")
     terminal.until("Allow it, once?")
     (pid,) = map(int, re.findall(r"is back \(pid (\d+)\)", terminal.text))
@@ -57,12 +63,28 @@ def test_a_killed_demo_leaves_no_server(home: Path) -> None:
     terminal.kill()
     assert select.select([server], [], [], LIMIT)[0], "it goes on"
     os.close(server)
+    (place,) = set(re.findall(PLACE, terminal.text))
+    children = listed(Folders(Path(place) / "data").children)
+    for agent in filter(
+        None, (opened(child.pid) for child in children)
+    ):  # a run outlives a server, but not the demo
+        assert select.select([agent], [], [], LIMIT)[0], "it goes on"
+        os.close(agent)
+    shutil.rmtree(place)
 
 
-def test_ctrl_c_ends_the_run_and_its_agent(home: Path) -> None:
+def opened(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_whoever_stops_it_ends_the_run_and_its_agent(home: Path, number: int) -> None:
     terminal = AtTerminal(home, "demo")
     terminal.until("Allow it, once?")
-    terminal.interrupt()
+    os.kill(terminal.pid, number)
     assert terminal.end() == 130
     assert "Traceback" not in terminal.text
     assert "left behind: nothing" in terminal.text

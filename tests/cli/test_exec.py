@@ -256,6 +256,7 @@ MISTAKES = [
     (("exec", "do it"), 2, "--agent NAME or --command"),
     (("exec", "--agent", "rehearsal", "--command", "x", "do it"), 2, "not both"),
     (("exec", "--agent", "rehersal", "do it"), 3, "did you mean rehearsal?"),
+    (("exec", "--agent", "claude-code", "do it"), 3, "did you mean claude?"),
     (("exec", "--command", "", "do it"), 2, "empty --command"),
     (("exec", "--command", "'", "do it"), 2, "check its quotes"),
     (("exec", "--command", "no-such-agent-program", "do it"), 2, "no-such-agent-program"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from legation.cli.main import run
+from legation.cli.main import ELSEWHERE, run
 
 NO_SERVER = "start one with `legation up`"
 MISTAKES = [
@@ -50,7 +50,16 @@ MISTAKES = [
     (("sessions", "delete"), 2, "as `legation sessions` lists them"),
     (("tokens", "new"), 2, "legation tokens new --help"),
     (("doctor", "--al"), 2, "Did you mean --all?"),
-    (("logs",), 2, "legation --help"),
+    (("logs",), 2, "but `legation events`"),
+    (("start",), 2, "but `legation up`"),
+    (("ls",), 2, "but `legation ps`"),
+    (("login", "claude"), 2, "but `legation agents login`"),
+    (("exec", "-a", "rehearsal", "hi"), 2, "legation exec --help"),
+    (("run", "x", "--agent", "rehearsal", "--var", "one"), 2, "NAME=VALUE"),
+    (("policy", "check", "."), 2, "correct the syntax"),
+    (("up", "--data-dir", "/dev/null"), 9, "choose another folder with --data-dir"),
+    (("stop",), 3, "`legation up` starts one"),
+    (("sessions", "new", "rehearsal", "hi", "--skil", "x"), 2, "Did you mean --skill?"),
     (("status", "--jsn"), 2, "Did you mean --json?"),
 ]
 
@@ -76,3 +85,15 @@ def test_a_mistake_is_one_message_with_the_next_step(
     assert said.err.startswith("legation: cannot ")
     assert told in said.err
     assert not list(tmp_path.glob("data/legation/sessions/*"))  # nothing happened, nothing is kept
+
+
+@pytest.mark.parametrize("argv", [("help",), ("help", "up"), ("help", "sessions", "new")])
+def test_help_is_help_as_elsewhere(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*argv]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: {' '.join(('legation', *argv[1:]))}")
+
+
+def test_what_it_is_called_elsewhere_exists_here(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ELSEWHERE.values():
+        assert run([*words.split(), "--help"]) == 0, words
+    assert "Traceback" not in capsys.readouterr().err

@@ -90,12 +90,17 @@ def test_a_session_that_nobody_named_has_the_name_of_its_prompt(tmp_path: Path) 
 def test_a_run_that_waits_is_told_by_its_task(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         server.line()
-        assert legation(tmp_path, "run", "Mend it", "--agent", "rehearsal", "--detach").returncode == 0
+        submitted = legation(tmp_path, "run", "Mend it", "--agent", "rehearsal", "--detach")
         until(tmp_path, you=1)
         for shown in (legation(tmp_path, "ps").stdout, legation(tmp_path, "approvals").stdout):
             (row,) = (each for each in shown.splitlines() if "apr_" in each)
             assert "Run python -m unittest" in row
             assert "Mend it" in row
+        run = submitted.stdout.strip()
+        assert legation(tmp_path, "runs", "cancel", run).returncode == 0
+        assert (
+            legation(tmp_path, "runs", "wait", run).stdout == f"{run} cancelled\n"
+        )  # else its agent outlives the test
 
 
 def test_what_a_person_named_it_is_not_overwritten_by_the_agent(up: Path) -> None:

@@ -42,6 +42,9 @@ def test_a_run_from_its_task_to_its_patch(up: Path) -> None:
     task = rehearse("say hello", "ask edit note.txt old => new")
     terminal = AtTerminal(up, "run", task, "--agent", "rehearsal", "--repo", str(work))
     terminal.until("Allow it, once?")
+    assert "rehearsal asks: Edit note.txt" in terminal.text
+    assert "why you: rule careful:edit asks a person" in terminal.text
+    assert "\n-old\n+new" in terminal.text
     assert (work / "note.txt").read_text() == "old\n"
     terminal.type("perhaps\n")
     terminal.until("Allow it, once? [y]es [n]o: perhaps\nAllow it, once?")
@@ -51,7 +54,11 @@ def test_a_run_from_its_task_to_its_patch(up: Path) -> None:
     assert run.startswith("run_")
     assert "hello" in terminal.text
     assert f"{run} succeeded" in terminal.text
-    assert terminal.text.rindex("succeeded") < terminal.text.rindex("\n-old\n+new")
+    assert (
+        terminal.text.index("\n-old\n+new")
+        < terminal.text.rindex("succeeded")
+        < terminal.text.rindex("\n-old\n+new")
+    )
     assert (work / "note.txt").read_text() == "new\n"
     shown = legation(up, "runs", "show", run)
     assert "state        succeeded (succeeded)" in shown.stdout

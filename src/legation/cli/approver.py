@@ -10,11 +10,14 @@ import sys
 import termios
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from legation.cli.command import Console, line, paint_diff, plain
 from legation.wire.acp.updates import Diff
 from legation.wire.action import Action, Ask, Decision, offers_only_always
+
+if TYPE_CHECKING:
+    from legation.wire.api.approvals import ApprovalDetail
 
 ANSWERS = "[y]es [n]o [c]ancel the turn: "
 QUESTION = f"Allow it, once? {ANSWERS}"
@@ -77,6 +80,24 @@ def show_ask(
         out.say(f"  {name} {indented(value)}")
     for diff in diffs:
         paint_diff(out, unified_diff(diff))
+
+
+def show_asked(out: Console, asked: ApprovalDetail) -> None:
+    """Show an approval to whoever is about to answer it: the command or the change itself, and why they are asked."""
+    paths = [each.path for each in asked.diffs] or [each.path for each in asked.paths]
+    about = asked.command or ", ".join(path.rpartition("/")[2] for path in paths) or asked.tool
+    verb = "Run" if asked.command else asked.kind.capitalize() if paths else "Call"
+    out.say(f"{line(asked.agent_id)} asks: {verb} {line(about)}", "bold")
+    out.say(
+        f"  why you: rule {line(asked.policy_rule)} asks a person; {line(asked.remaining)} left to answer"
+    )
+    changes = [each for each in asked.diffs if each.new_text is not None]
+    for each in changes:
+        paint_diff(
+            out, unified_diff(Diff(path=each.path, old_text=each.old_text, new_text=each.new_text or ""))
+        )
+    for name, value in (asked.params or {}).items() if not changes and not asked.command else ():
+        out.say(f"  {line(name)} {line(str(value))}")
 
 
 def unified_diff(diff: Diff) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TextIO
 from cyclopts import Parameter
 
 import legation
-from legation.cli.approver import login, open_tty, read_line, unified_diff
+from legation.cli.approver import login, open_tty, read_line, show_asked
 from legation.cli.command import Console, line, paint_diff
 from legation.cli.folders import Folders
 from legation.cli.view import Renderer
@@ -32,7 +32,6 @@ from legation.errors import LegationError, TimedOut
 from legation.proc.registry import listed
 from legation.proc.tree import own_children
 from legation.tasks import TaskSet
-from legation.wire.acp.updates import Diff
 
 if TYPE_CHECKING:
     from legation.client import AsyncLegation
@@ -115,7 +114,7 @@ def _show(out: Console, tty: TextIO | None) -> int:
         minute = FirstMinute(out, tty, Path(place))
         try:
             code = asyncio.run(minute.play())
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, asyncio.CancelledError):  # Ctrl-C, a TERM, the end of the terminal
             code = 130
         finally:
             left = minute.end()
@@ -135,7 +134,7 @@ def _say_next(out: Console) -> None:
     )
     out.say('  legation run "Fix the failing test" --agent claude --repo .')
     out.say(
-        '  python -c \'from legation.client import Legation as L; print(L.find().run("rehearsal", "Hi").wait())\''
+        '  python -c \'from legation.client import Legation as L; print(L.find().run("rehearsal", "Fix it").id)\''
     )
     out.say('  curl -H "Authorization: Bearer $(legation tokens new me)" http://127.0.0.1:4517/v1/runs')
 
@@ -159,8 +158,12 @@ class FirstMinute:
     async def play(self) -> int:
         """Show it to its end; the exit code."""
         from legation.client import AsyncLegation
-        from legation.wire.api.runs import FolderPlace
+        from legation.wire.api.runs import FolderPlace, RunTimeouts
 
+        playing = asyncio.current_task()
+        assert playing
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, playing.cancel)
         repository = self.place / "pages"
         make_demo_repo(repository)
         (self.place / "policy.yaml").write_text(POLICY)
@@ -170,7 +173,12 @@ class FirstMinute:
             self.out.say(f"Legation is up: {link.url}", "bold")
             self.out.say("the same in your browser, if you like: whoever answers first decides", "dim")
             program = await server.tokens.create("demo:supervisor", kind="supervisor")
-            run = await server.run("rehearsal", PROMPT, workspace=FolderPlace(path=str(repository)))
+            run = await server.run(
+                "rehearsal",
+                PROMPT,
+                workspace=FolderPlace(path=str(repository)),
+                timeouts=RunTimeouts(run=RUN_LIMIT),
+            )
             self.out.say(f"{run.id}, a durable run", "dim")
             tasks = TaskSet("legation-demo")
             tasks.start(self._supervise(child.url, program.secret))
@@ -183,9 +191,10 @@ class FirstMinute:
                 raise TimedOut(
                     f"cannot show the rest: the run takes longer than {RUN_LIMIT:g} s; try it on a quieter machine"
                 ) from None
-            except asyncio.CancelledError:  # Ctrl-C: a durable run would go on without us
+            except asyncio.CancelledError:  # a durable run would go on without us
                 await tasks.close()
-                self.out.say("\ncancelling the run", "yellow")
+                with suppress(OSError):  # the terminal may be gone
+                    self.out.say("\ncancelling the run", "yellow")
                 with suppress(LegationError):
                     await run.cancel()
                     await run.wait(STOP_LIMIT)
@@ -274,18 +283,7 @@ class FirstMinute:
     async def _ask(self, server: AsyncLegation, asked: ApprovalDetail) -> None:
         """Ask whoever sits here, while whoever sits at the page may answer too."""
         self._view.pause()
-        what = asked.diffs[0].path.rpartition("/")[2] if asked.diffs else asked.tool
-        self.out.say(f"{line(asked.agent_id)} asks: {'Edit' if asked.diffs else 'Call'} {line(what)}", "bold")
-        rule = asked.asked.policy.rule if asked.asked is not None else asked.policy_rule
-        self.out.say(
-            f"  why you: rule {line(rule)} leaves edits to a person; {line(asked.remaining)} left to answer"
-        )
-        for each in asked.diffs:
-            if each.new_text is not None:
-                paint_diff(
-                    self.out,
-                    unified_diff(Diff(path=each.path, old_text=each.old_text, new_text=each.new_text)),
-                )
+        show_asked(self.out, asked)
         if self.tty is None:
             await server.approvals.approve(asked.id, reasoning=AUTOPILOT.format("nobody is at the terminal"))
             return
@@ -339,7 +337,13 @@ def serve() -> None:
 
     line = read_plain(sys.argv[1:])
     assert line is not None
-    run(load(line.flags, os.environ), mode="up", announce=lambda _: None, exit_with_parent=True)
+    settings = load(line.flags, os.environ)
+    run(settings, mode="up", announce=lambda _: None, exit_with_parent=True)
+    # A run outlives its server, which is the point of it; that of a demo which was killed nobody would ever take up.
+    for child in listed(Folders(settings.data_dir).children):
+        if child.state not in ("ended", "gone") and child.pid:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # its guard ends the agent
 
 
 async def _answer(tty: TextIO) -> bool | None:

@@ -53,6 +53,12 @@ COMMANDS = {
     "demo": ("legation.cli.demo:demo", "Watch the first minute: a bug fix, with you in charge."),
 }
 
+# What other programs call it, and what it is called here.
+ELSEWHERE = {
+    "attach": "sessions tail", "config": "doctor --all", "down": "stop", "install": "agents install", "kill": "stop",
+    "list": "ps", "log": "events", "login": "agents login", "logs": "events", "ls": "ps", "new": "sessions new",
+    "start": "up", "version": "--version",
+}  # fmt: skip
 PLAIN = ("up", "server")  # those that can begin before the parser is loaded
 
 
@@ -109,6 +115,8 @@ def _call(argv: list[str]) -> int:
     except UnicodeDecodeError:
         print("legation: cannot read the arguments: one is not UTF-8 text; give it as such", file=sys.stderr)
         return USAGE_ERROR
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
     if argv and argv[0] in PLAIN and "--help" not in argv:
         from legation.cli.start import read_plain, start_plain
 
@@ -124,7 +132,10 @@ def _call(argv: list[str]) -> int:
         )
     except CycloptsError as error:
         help_ = " ".join(("legation", *(error.command_chain or ()), "--help"))
-        print(f"legation: cannot read the command line: {_why(error)}; try `{help_}`", file=sys.stderr)
+        why = _why(error)
+        if not error.command_chain and argv and argv[0] in ELSEWHERE:
+            why = f'there is no "{argv[0]}" here, but `legation {ELSEWHERE[argv[0]]}`'
+        print(f"legation: cannot read the command line: {why}; try `{help_}`", file=sys.stderr)
         return USAGE_ERROR
     return result if isinstance(result, int) else 0
 

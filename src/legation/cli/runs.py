@@ -285,14 +285,12 @@ async def _attend(
 
 
 async def _answer(server: AsyncLegation, approval: str, tty: TextIO) -> None:
-    from legation.cli.approver import read_line
+    from legation.cli.approver import read_line, show_asked
 
     asked, out = await server.approvals.get(approval), Console(tty)
     if asked.status != "pending":
         return
-    out.say(f"{line(asked.agent_id)} asks: {line(asked.tool)}", "bold")
-    for name, value in (asked.params or {}).items():
-        out.say(f"  {line(name)} {line(str(value))}")
+    show_asked(out, asked)
     termios.tcflush(tty.fileno(), termios.TCIFLUSH)  # what was typed before is no answer
     while True:
         out.write("Allow it, once? [y]es [n]o: ", "yellow")

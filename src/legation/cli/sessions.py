@@ -72,6 +72,8 @@ def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> None:
         "title": lambda each: each.title,
     }
     with connect(settings) as server:
+        from legation.cli.ps import recorded  # late: it brings asyncio along
+
         empty = 'no sessions; begin one with: legation sessions new claude "fix the test"'
         from legation.cli.ps import recorded  # with the loop that `ps --watch` needs: late
 

@@ -146,7 +146,8 @@ class Catalogue:
                 return entry
         known = [entry.name for entry in entries]
         spelt = [*known, *(alias for entry in entries for alias in entry.aliases)]
-        near = get_close_matches(name.lower(), spelt, n=1)
+        longer = [each for each in known if name.lower().startswith(f"{each}-")]  # claude-code, codex-cli
+        near = longer or get_close_matches(name.lower(), spelt, n=1)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)};"
         raise NotFound(f"cannot find agent {name!r}; {hint} a stanza in {self._custom_file} adds your own")
 
