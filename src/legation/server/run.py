@@ -152,9 +152,9 @@ async def _serve(
                 # some tens of milliseconds, whenever an agent's input has made enough of other things.
                 gc.freeze()
                 start.announce(here)
-                logger.info("listening on %s", services.address.local_url)
-                if start.no_token:
+                if start.no_token:  # told first: whoever waits for the line that it listens has read it by then
                     logger.warning(OPEN_TO_ALL, services.address.local_url)
+                logger.info("listening on %s", services.address.local_url)
                 if here.mesh_url:
                     logger.info("supervisors of this machine may call %s", here.mesh_url)
 
