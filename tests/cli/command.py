@@ -6,14 +6,13 @@ import json
 import os
 import pty
 import select
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-from tests.cli.command_server import OWN_START, run_command
+from tests.cli.command_server import ForkedCommand, is_own_start, run_command
 
 LIMIT = 60.0  # seconds for one command: its time, with a lot to spare on a busy machine
 
@@ -25,7 +24,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 def legation(
     home: Path, *argv: str, stdin: str = "", cwd: Path | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    if not any(name.startswith(OWN_START) for name in env):
+    if not is_own_start(env):
         return run_command(argv, environment(home, **env), cwd or home, stdin, LIMIT)
     return subprocess.run(
         [sys.executable, "-m", "legation", *argv],
@@ -53,11 +52,13 @@ class AtTerminal:
 
     def __init__(self, home: Path, *argv: str, cwd: Path | None = None, **env: str) -> None:
         self.text = ""
-        self.pid, self._fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(cwd or home)
-            command = [sys.executable, "-m", "legation", *argv]
-            os.execve(sys.executable, command, environment(home, **{"TERM": "dumb", **env}))
+        self._fd, its = pty.openpty()
+        given = environment(home, **{"TERM": "dumb", **env})
+        self._process = ForkedCommand(
+            argv, given, cwd or home, stdin=its, stdout=its, stderr=its, terminal=True
+        )
+        self.pid = self._process.pid
+        os.close(its)
 
     def until(self, wanted: str) -> str:
         """Read until the text has come; what was shown so far."""
@@ -88,10 +89,9 @@ class AtTerminal:
         while self._read(deadline):
             pass
         os.close(self._fd)
-        _, status = os.waitpid(self.pid, 0)
-        return os.waitstatus_to_exitcode(status)
+        return self._process.wait(LIMIT)
 
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        self._process.kill()
+        self._process.wait(LIMIT)
         os.close(self._fd)

@@ -7,8 +7,6 @@ import pty
 import re
 import select
 import struct
-import subprocess
-import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.cli.command import LIMIT, environment
+from tests.cli.command_server import ForkedCommand
 from tests.client.canned_door import TOKEN, CannedServer
 
 from legation.cli.approvals_watch import ENTER, LEAVE
@@ -36,15 +35,7 @@ class AtScreen:
         self.resize(rows, columns)
         self.before = termios.tcgetattr(program)
         self.program = program  # kept open: how it was left is looked at afterwards
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "legation", "approvals", "watch"],
-            stdin=program,
-            stdout=program,
-            stderr=subprocess.PIPE,
-            env=env,
-            cwd=home,
-            start_new_session=True,
-        )
+        self.process = ForkedCommand(("approvals", "watch"), env, home, stdin=program, stdout=program)
 
     def resize(self, rows: int, columns: int) -> None:
         fcntl.ioctl(self._person, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -99,7 +90,7 @@ class AtScreen:
         assert termios.tcgetattr(self.program) == self.before
         assert self.raw.rstrip().endswith(LEAVE)
         assert self.raw.count(ENTER) == self.raw.count(LEAVE) == 1
-        return self.process.wait()
+        return self.process.wait(LIMIT)
 
     def hang_up(self) -> None:
         os.close(self._person)
@@ -111,7 +102,7 @@ class AtScreen:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait()
+        self.process.wait(LIMIT)
         assert self.process.stderr is not None
         self.process.stderr.close()
         for descriptor in (self._person, self.program):

@@ -15,23 +15,33 @@ from pathlib import Path
 
 import msgspec
 from tests.cli.command import LIMIT, environment
+from tests.cli.command_server import ForkedCommand, is_own_start
 
 from legation.wire.api.server import ServerFile
 
 _UP = re.compile(rb"(Legation is up|listening on http|ready; worker).*\n")
 
 
+PROGRAM = ("-m", "legation")
+
+
 class Running:
-    program: Sequence[str] = ("-m", "legation")
+    program: Sequence[str] = PROGRAM
     started_in: Path | None = None  # its home, unless said
 
     def __init__(self, home: Path, *argv: str, **env: str) -> None:
         self.home = home
         self.said = b""
+        given = environment(home, **{"LEGATION_REHEARSAL_EXECUTES": "true", **env})
+        place = self.started_in or home
+        self.process: ForkedCommand | subprocess.Popen[bytes]
+        if self.program == PROGRAM and not is_own_start(given):
+            self.process = ForkedCommand(argv, given, place)
+            return
         self.process = subprocess.Popen(
             [sys.executable, *self.program, *argv],
-            env=environment(home, **{"LEGATION_REHEARSAL_EXECUTES": "true", **env}),
-            cwd=self.started_in or home,
+            env=given,
+            cwd=place,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

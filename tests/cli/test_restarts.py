@@ -3,8 +3,6 @@
 import os
 import select
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.cli.command import LIMIT, AtTerminal, environment, json_lines, legation, rehearse
+from tests.cli.command_server import ForkedCommand
 from tests.cli.screen import at_screen
 from tests.cli.server_process import Running
 
@@ -75,15 +74,7 @@ class Piped:
     """A command that goes on: the lines that it says, and what it complains of."""
 
     def __init__(self, home: Path, *argv: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "legation", *argv],
-            env=environment(home),
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
+        self.process = ForkedCommand(argv, environment(home), home)
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self._said = {self.process.stdout.fileno(): b"", self.process.stderr.fileno(): b""}

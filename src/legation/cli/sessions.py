@@ -75,7 +75,6 @@ def list_(*, json: Json = False, settings: PlaceFlags | None = None) -> None:
         from legation.cli.ps import recorded  # late: it brings asyncio along
 
         empty = 'no sessions; begin one with: legation sessions new claude "fix the test"'
-        from legation.cli.ps import recorded  # with the loop that `ps --watch` needs: late
 
         rows: Iterator[SessionInfo | Recording] = chain(server.sessions.pages(), recorded(server, SHOWN))
         show(rows, columns, json=json, if_empty=empty)

@@ -152,6 +152,7 @@ async def _serve(
                 # some tens of milliseconds, whenever an agent's input has made enough of other things.
                 gc.freeze()
                 start.announce(here)
+                # Told first: whoever waits for the line that it listens has read it by then.
                 if start.no_token:
                     logger.warning(OPEN_TO_ALL, services.address.local_url)
                 logger.info("listening on %s", services.address.local_url)

@@ -14,6 +14,8 @@ import httpx2
 import pytest
 from tests.server.rig import Rig, open_rig
 
+from legation.store.stream import Stream
+
 LIMIT = 60.0  # seconds: an agent's time to start, work and end on a busy machine
 
 POLICY = """
@@ -81,11 +83,15 @@ class SessionClient:
         assert answer.status_code == 200, answer.text
         return answer.json()  # type: ignore[no-any-return]
 
+    async def _stream(self, session: str) -> Stream:
+        """Its stream in the log; `session` is the id as it stands in a path."""
+        return await self.rig.services.log.stream(unquote(session))
+
     async def until(
         self, session: str, *types: str, after: int = 0, where: Callable[[Any], bool] = lambda _: True
     ) -> tuple[int, Any]:
         """The first event of such a type above a number: its number and what it says."""
-        stream = await self.rig.services.log.stream(unquote(session))
+        stream = await self._stream(session)
         async with asyncio.timeout(LIMIT):
             async for event in stream.subscribe(after):
                 if event.type in types and where(said := json.loads(event.payload)):
@@ -94,14 +100,14 @@ class SessionClient:
 
     async def played(self, session: str, *steps: str) -> dict[str, Any]:
         """One whole turn: how it ended."""
-        stream = await self.rig.services.log.stream(unquote(session))
+        stream = await self._stream(session)
         after = stream.head
         await self.send(session, *steps)
         _, ended = await self.until(session, "prompt-finished", after=after)
         return ended  # type: ignore[no-any-return]
 
     async def events(self, session: str, *types: str) -> list[Any]:
-        stream = await self.rig.services.log.stream(unquote(session))
+        stream = await self._stream(session)
         return [
             json.loads(event.payload) async for event in stream.subscribe(follow=False) if event.type in types
         ]
@@ -112,7 +118,7 @@ class SessionClient:
 
     async def reflected(self, session: str, **body: object) -> dict[str, Any]:
         """What the mirror says that it was given."""
-        stream = await self.rig.services.log.stream(unquote(session))
+        stream = await self._stream(session)
         after = stream.head
         answer = await self.call("POST", f"/v1/sessions/{session}/messages", {"message": "say", **body})
         assert answer.status_code == 204, answer.text
@@ -122,7 +128,7 @@ class SessionClient:
 
     async def asked(self, session: str, *steps: str) -> str:
         """A permission that the agent waits for."""
-        stream = await self.rig.services.log.stream(unquote(session))
+        stream = await self._stream(session)
         after = stream.head
         await self.send(session, *steps)
         _, asked = await self.until(session, "permission-asked", after=after)

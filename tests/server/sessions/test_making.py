@@ -176,8 +176,10 @@ async def test_an_id_is_any_text_of_one_line(talk: SessionClient, name: str) -> 
     work = talk.rig.services.settings.data_dir / "work" / "local"
     [folder] = work.iterdir()  # one folder, directly below, whatever the id says
     assert Path(info["directory"]) == folder
-    assert (await talk.played(segment, "say hello"))["stopReason"] == "end_turn"
-    (folder / "made.txt").write_text("here")
+    permission = await talk.asked(segment, "ask write made.txt here")
+    assert (await talk.call("POST", f"/approvals/{permission}/approve", {})).status_code == 200
+    _, ended = await talk.until(segment, "prompt-finished")
+    assert ended["stopReason"] == "end_turn"
     got = await talk.call("GET", f"/v1/fs/file?path=made.txt&sessionId={segment}")
     assert got.text == "here"
     page = (await talk.call("GET", "/v1/sessions?limit=1")).json()
