@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
+from legation.proc.tree import Process, process
 from legation.secret import Secret
 from legation.store.database.postgres import PostgresDatabase
 
@@ -122,9 +124,15 @@ class Postgres:
         """Kill all of it with -9, and start it again."""
         leader = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         os.kill(leader, signal.SIGSTOP)  # first, so that it starts no other
-        for child in Path(f"/proc/{leader}/task/{leader}/children").read_text().split():
-            os.kill(int(child), signal.SIGKILL)
-        os.kill(leader, signal.SIGKILL)
+        children = Path(f"/proc/{leader}/task/{leader}/children").read_text().split()
+        killed = [process(pid) for pid in (*map(int, children), leader)]
+        for each in killed:
+            if each is not None:
+                os.kill(each.pid, signal.SIGKILL)
+        deadline = time.monotonic() + START_LIMIT
+        while any(_lives(each) for each in killed):  # one that is left would keep its memory
+            assert time.monotonic() < deadline
+            time.sleep(0.01)  # the kernel's time; bounded
         # Whoever collects the dead may take their time: until then they would be taken for alive.
         for lock in (self.folder / "data" / "postmaster.pid", *self.folder.glob(".s.PGSQL.*")):
             lock.unlink(missing_ok=True)
@@ -133,6 +141,11 @@ class Postgres:
     def dump(self, url: Secret) -> str:
         """Everything in the database as text."""
         return self.run("pg_dump", "--inserts", "-h", str(self.folder), "-U", "legation", database_name(url))
+
+
+def _lives(killed: Process | None) -> bool:
+    found = killed and process(killed.pid)
+    return found is not None and killed is not None and found.started == killed.started and not found.dead
 
 
 def database_name(url: Secret) -> str:
