@@ -210,6 +210,12 @@ async def test_variables_beyond_their_limits_are_refused(rig: Rig) -> None:
         {"V": "é" * 2049},
         {f"V{number}": "x" * 4096 for number in range(17)},
         {"LEGATION_X": "x"},
+        {"LD_PRELOAD": "/tmp/x.so"},
+        {"NODE_OPTIONS": "--require /tmp/x.js"},
+        {"CLAUDE_CONFIG_DIR": "/tmp/x"},
+        {"OPENCODE_PERMISSION": "allow"},
+        {"GIT_SSH_COMMAND": "sh"},
+        {"PATH": "/tmp"},
         {"V": "a\0b"},
         {"lower": "x"},
         {"1X": "x"},
@@ -217,6 +223,13 @@ async def test_variables_beyond_their_limits_are_refused(rig: Rig) -> None:
     for variables in beyond:
         answer = await submit(rig, headers, {**INLINE, "environment": {"envVars": variables}})
         assert answer.status_code == 400, variables
+    plain = {
+        "NODE_ENV": "test",
+        "GIT_AUTHOR_NAME": "a",
+        "PYTHONUNBUFFERED": "1",
+        "ANTHROPIC_BASE_URL": "http://127.0.0.1:1",
+    }
+    assert (await submit(rig, headers, {**INLINE, "environment": {"envVars": plain}})).status_code == 201
     most = {**INLINE, "environment": {"envVars": {f"V{number}": "x" * 1024 for number in range(64)}}}
     assert (await submit(rig, headers, most)).status_code == 201
 

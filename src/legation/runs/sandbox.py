@@ -308,7 +308,8 @@ class SandboxProvider:
             "repoDir": str(work),
             "mcpServers": msgspec.to_builtins(mcp_servers(spec, job.secrets)),
             # The one place where a key reaches the agent: as a variable of its own, and of nobody else's.
-            "bundle": {**agent.env, **spec.environment.env_vars, **keys},
+            # What the catalogue sets for an agent that nobody trusts is not the submitter's to change.
+            "bundle": {**spec.environment.env_vars, **agent.env, **keys},
             # And what is replaced in all that it says, wherever it has that from.
             "hide": hidden_texts(job.secrets),
             "agent": msgspec.to_builtins(program),

@@ -56,6 +56,12 @@ MOST_VARIABLES: Final = 64  # A-ENV-14, this one and the next three
 VARIABLE_BYTES: Final = 4096
 VARIABLES_BYTES: Final = 65536
 RESERVED: Final = "LEGATION_"
+# What a loader, a shell or an interpreter obeys before its program begins, and what agents read their own rules by: whoever may
+# set these runs code unasked, or has the agent ask no more.
+_STEERS: Final = re.compile(
+    r"(LD|DYLD|XDG|CLAUDE|OPENCODE|CODEX|AMP|GEMINI_CLI|CURSOR)_.*|GIT_(EXEC_PATH|SSH.*|CONFIG.*|.*ASKPASS|EXTERNAL_DIFF|PAGER|EDITOR)"
+    r"|PATH|HOME|TMPDIR|SHELL|IFS|ENV|BASH_ENV|PROMPT_COMMAND|PS4|NODE_OPTIONS|NODE_PATH|PYTHON(PATH|STARTUP|HOME)|PERL5(OPT|LIB)|RUBYOPT"
+)
 PROVIDER: Final = "sandbox"
 
 _LISTS: Final = Queries("run_lists")
@@ -370,6 +376,10 @@ def check_spec(spec: RunSpec, caps: RunCaps) -> None:
         if name.startswith(RESERVED):
             raise InvalidParams(
                 f"cannot set {name}: names that begin with {RESERVED} are Legation's; choose another"
+            )
+        if _STEERS.fullmatch(name):
+            raise InvalidParams(
+                f"cannot set {name}: it decides which code runs, or what the agent asks about; choose another, or set it in the task"
             )
         if "\0" in value:
             raise InvalidParams(f"cannot set {name}: no variable can hold a NUL; leave it out")
