@@ -237,6 +237,17 @@ def test_others_are_not_let_in_without_a_token(tmp_path: Path) -> None:
     assert not (tmp_path / ".local").exists()
 
 
+def test_a_token_beside_no_token_is_the_owners(tmp_path: Path) -> None:
+    """With the words of sandbox-agent's server, which programs that start it may say."""
+    token = "t" * 30
+    with running(tmp_path, "server", "--no-token", "--no-telemetry", LEGATION_TOKEN=token) as server:
+        server.line()
+        url, headers = server.server_file().url, {"Authorization": f"Bearer {token}"}
+        assert httpx2.get(f"{url}/v1/sessions").status_code == 200
+        assert httpx2.get(f"{url}/v1/tokens").status_code == 403
+        assert httpx2.get(f"{url}/v1/tokens", headers=headers).status_code == 200
+
+
 def test_with_postgres_every_missing_key_is_named_at_once(tmp_path: Path) -> None:
     url = "postgresql://u:canary-pw@127.0.0.1:1/x"
     refused = legation(tmp_path, "server", LEGATION_DATABASE_URL=url)
