@@ -110,7 +110,7 @@ COMMANDS = {
     # Neither the host nor the catalogue nor any driver: an agent that is never started costs nothing. Nor the parser of
     # policies, where the owner has written none.
     "server --port 0": Loads(
-        "approvals cli clock errors gateway proc redact runs secret server setting_values settings store tasks wire",
+        "approvals cli clock errors gateway proc redact runs secret server setting_values settings states store tasks wire",
         SERVER,
         SERVED,
         48_000,
