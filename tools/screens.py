@@ -365,8 +365,11 @@ def world(*, patient: bool) -> Iterator[tuple[World, str]]:
                     (home / ".local/share/legation/server.json").read_bytes(), type=ServerFile
                 )
                 made = World(home, file.url, file.token)
-                yield made, link
-                made.api.close()
+                try:
+                    yield made, link
+                finally:  # a runner whose server is gone would wait for another, for an hour
+                    made.api.post("/v1/stop", params={"cancelRuns": "true"})
+                    made.api.close()
             finally:
                 server.terminate()
                 server.wait(WAIT)
