@@ -252,6 +252,24 @@ async def test_liveness_is_told_by_progress(rig: Rig) -> None:
         assert await liveness() == wanted
 
 
+async def test_a_run_that_hangs_or_loops_stands_among_what_went_wrong(rig: Rig) -> None:
+    made = await Reporting.of(rig)
+    by = await rig.bearer(rig.people["operator"])
+
+    async def shown() -> tuple[str, str, str]:
+        inbox = (await rig.client.get("/v1/inbox", headers=by)).json()
+        (item,) = [each for each in (*inbox["items"], *inbox["works"]) if each["id"] == made.run]
+        return item["section"], item["state"], item["verb"]
+
+    assert await shown() == ("working", "working", "Works")
+    rig.clock.advance(700)
+    assert await shown() == ("wrong", "hung", "Hangs")
+    await made.report(1, *(called(number) for number in range(LOOP_LENGTH)))
+    assert await shown() == ("wrong", "looping", "Loops")
+    await made.report(2, called(99, "Another"))
+    assert await shown() == ("working", "working", "Works")
+
+
 async def test_no_canary_is_in_any_table_log_error_or_audit_row(
     rig: Rig, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -53,6 +53,11 @@ _OUTCOMES: Final = {
     "succeeded": "Ended",
     "timed_out": "Timed out",
 }
+_STUCK: Final = {
+    "hung": {"state": "hung", "verb": "Hangs", "why": "nothing was heard of it for ten minutes or more"},
+    "looping": {"state": "looping", "verb": "Loops", "why": "it makes the same call again and again"},
+}
+LOOKED_THROUGH: Final = 50  # runs at work, the newest: of each its last events are read
 _NO_LOOK: Final = LookedAt()
 _NEVER: Final = 2**62  # what has no expiry comes after all that has one
 
@@ -78,9 +83,9 @@ async def read_inbox(call: Call) -> Inbox:
     if not here_only:
         await reading.approvals()
     await reading.rest(here_only=here_only)
+    works = [_work(each) for each in _working(call)] + await reading.runs_under_way()
     found = _ranked(reading.items)
     counts = {section: sum(item.section == section for item in found) for section in _ORDER}
-    works = [_work(each) for each in _working(call)] + await reading.runs_under_way()
     works.sort(key=lambda item: (-item.since, item.id))
     waiting = [item.expires_at for item in found if item.section == "you" and item.expires_at is not None]
     return Inbox(
@@ -222,13 +227,29 @@ class _InboxReader:
             self.items.append(replace(shown, action="read" if row["section"] == "ready" else "open", why=why))
 
     async def runs_under_way(self) -> list[InboxItem]:
+        """Return those that work; one that hangs or loops is added to what went wrong."""
         services, workspace = self.call.services, self.call.principal.workspace
-        found = await services.database.read(_under_way, workspace)
+        found, works = await services.database.read(_under_way, workspace), list[InboxItem]()
         words = {"paused": "Paused", "suspended": "Suspended", "running": "Works", "cancelling": "Stops"}
-        return [
-            await self._run(run, "working", "working", words.get(run["state"], "Prepares"), run["changed_at"])
-            for run in found
-        ]
+        for place, run in enumerate(found):
+            word = words.get(run["state"], "Prepares")
+            shown = await self._run(run, "working", "working", word, run["changed_at"])
+            stuck = await self._stuck(run) if place < LOOKED_THROUGH else None
+            if stuck is None:
+                works.append(shown)
+            else:
+                self.items.append(replace(shown, section="wrong", **stuck))
+        return works
+
+    async def _stuck(self, row: Row) -> dict[str, str] | None:
+        if row["state"] != "running":
+            return None
+        from legation.runs.run import find_run
+
+        services, workspace = self.call.services, self.call.principal.workspace
+        run = await services.database.read(find_run, workspace, row["id"])
+        standing = None if run is None else await services.run_events.liveness(run, services.clock.now_ms())
+        return None if standing is None else _STUCK.get(standing)
 
     async def _run_title(self, run_id: str) -> str | None:
         from legation.runs.lists import subject_of

@@ -12,7 +12,17 @@ from legation.wire.events import Payload
 ItemKind = Literal["approval", "question", "session", "run"]
 Section = Literal["you", "wrong", "ready", "supervisor", "others", "working"]
 ItemState = Literal[
-    "pending", "asks", "failed", "timed_out", "cut", "exited", "ended", "succeeded", "working"
+    "pending",
+    "asks",
+    "failed",
+    "timed_out",
+    "cut",
+    "exited",
+    "ended",
+    "succeeded",
+    "working",
+    "hung",
+    "looping",
 ]
 NextAction = Literal["approve", "deny", "answer", "open", "read"]
 
