@@ -37,6 +37,7 @@ ACROSS = {
         "inbox",
         "questions_of_server",
     ): "a process that starts: those of the one before it are over, wherever they were asked",
+    ("runs", "forget_workers"): "housekeeping: a worker is of no workspace",
     ("runs", "claim"): "a worker works for all workspaces",
     ("runs", "renew"): "by the lease of each, which was just claimed",
     ("runs", "release"): "by the lease of each, which was just claimed",

@@ -124,7 +124,7 @@ class McpSecrets(RequestBody, kw_only=True):
 class SkillSecret(RequestBody, kw_only=True):
     """A skill that nobody else is to read: the text of its `SKILL.md`."""
 
-    name: Annotated[str, Meta(pattern="^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$")]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}$(?!\n)")]
     text: SkillText
 
     def __repr__(self) -> str:
