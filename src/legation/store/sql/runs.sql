@@ -261,7 +261,7 @@ select caps from run where workspace_id = :workspace and id = :id;
 
 -- name: acts [sqlite]
 -- Whether an attempt may have done more than look: a call of a kind that is not harmless was let pass, something was done unasked, or its
--- agent was told more than its prompt. What waits for an answer, or was refused, was not done.
+-- agent was told more than its prompt. What waits for an answer, or was refused, was not done. `id > 0` names the key, for the plan.
 select 1 as acted where exists (
   select 1 from keyed_call asked left join trace_step step
   on step.workspace_id = asked.workspace_id and step.trace_id = asked.trace_id and step.step = 'proposed'
@@ -273,7 +273,7 @@ select 1 as acted where exists (
 ) or exists (
   select 1 from run_event where workspace_id = :workspace and run_id = :run and attempt = :attempt and type = 'unasked-effect'
 ) or exists (
-  select 1 from runner_command where workspace_id = :workspace and runner_id = :runner and kind = 'message'
+  select 1 from runner_command where workspace_id = :workspace and runner_id = :runner and id > 0 and kind = 'message'
 );
 
 -- name: acts [postgres]
