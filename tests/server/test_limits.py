@@ -1,7 +1,6 @@
 """Bodies too large, too deep, too slow or of the wrong kind; the real server where the connection is the subject."""
 
 import asyncio
-import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -193,6 +192,7 @@ def port() -> Iterator[int]:
     )
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
+        listening.listen()  # who connects before the server is up waits for it
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
@@ -202,16 +202,8 @@ def port() -> Iterator[int]:
         assert not thread.is_alive()
 
 
-@contextlib.contextmanager
-def connected(port: int) -> Iterator[socket.socket]:
-    for _ in range(1000):
-        with contextlib.suppress(ConnectionRefusedError):
-            connection = socket.create_connection(("127.0.0.1", port), WAIT)
-            break
-    else:
-        raise AssertionError("the server does not listen")
-    with connection:
-        yield connection
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), WAIT)
 
 
 def answer(connection: socket.socket) -> tuple[bytes, bytes]:

@@ -147,7 +147,8 @@ class _Connection(asyncio.Protocol):
         self._parser, self._retry_after = httptools.HttpResponseParser(self), 0.0
         self._received, self._has_head = 0, False
         self._body.clear()
-        self._transport.writelines((head, body))
+        # Not an empty piece: since Python 3.12 asyncio keeps one as unsent for ever, and never closes.
+        self._transport.writelines((head, body) if body else (head,))
         await self._drained.wait()
         return await self._answer
 
