@@ -51,6 +51,7 @@ TIMERS = (
     "server/auth.py:TokenUses._run",
     "server/http/server.py:UvicornServer.main_loop",
     "server/inbox.py:InboxItems._follow_runs",
+    "server/inbox.py:StuckRuns._watch",
     "server/sessions/agents.py:SessionAgents._stop_idle",
     "server/streaming/hub.py:Hub._keep_alive",
     "server/streaming/hub.py:Hub._check_credentials",

@@ -1,6 +1,5 @@
 import gc
 import os
-import re
 import signal
 import ssl
 from collections import defaultdict
@@ -12,6 +11,7 @@ import httpcore2
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.postgres import Postgres, shared_postgres
+from tools.halves import left_out
 
 # Whoever starts the tests in the background of a shell has them ignore SIGINT, and with them every program they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -20,7 +20,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # No test depends on being fast: examples that are slow to make on a busy machine are no defect.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("busy")
+settings.register_profile("quick", settings.get_profile("busy"), max_examples=25)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where heavy tests are left out, there are fewer examples, of tests that do not say how many they want."""
+    settings.load_profile("quick" if "not heavy" in config.option.markexpr else "busy")
+
 
 # A client of httpx2 reads all certificates of the machine, in thirty milliseconds: those of one process read them once.
 _read_certificates = httpcore2.default_ssl_context
@@ -77,18 +83,18 @@ LONG = (
     *("test_real_server.py", "test_acp.py", "test_mischief.py", "test_wheel.py", "test_real_agent.py"),
 )
 TOLD = 10  # files that took longest
+GARBAGE = (
+    20_000,
+    20,
+    20,
+)  # new objects between two looks for garbage: after 700, as usual, looks are a twentieth of a run
 
 _seconds: dict[str, float] = defaultdict(float)  # by file
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out unread what the marks of the whole file leave out: half of a quick run's files, in each of its processes."""
-    marks = config.option.markexpr
-    if collection_path.suffix != ".py" or not re.fullmatch(r"not \w+( and not \w+)*", marks):
-        return None
-    left_out = "|".join(re.findall(r"not (\w+)", marks))
-    whole = re.compile(rf"^pytestmark = .*\bpytest\.mark\.({left_out})\b", re.MULTILINE)
-    return True if whole.search(collection_path.read_text("utf-8")) else None
+    """Leave out unread what the marks of the whole file leave out."""
+    return left_out(collection_path, config.option.markexpr) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -100,6 +106,7 @@ def pytest_collection_finish() -> None:
     """What is loaded by now stays: the collector need not look through it again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*GARBAGE)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

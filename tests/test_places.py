@@ -136,7 +136,7 @@ WAYS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "server/sessions/messages.py": ({"_link"}, ("attachment",)),
     "server/sessions/service.py": (
         {
-            "SessionService._create",
+            "SessionService.create",
             "SessionService._folder",
             "SessionService._remove_folder",
             "remove_folder",

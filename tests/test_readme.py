@@ -23,7 +23,7 @@ QUESTIONS = (ANSWERS, QUESTION)  # of `exec`, and of `run`
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Another terminal: it stays there, and who goes on here waits until it is up. An agent takes a moment until it asks.
-UP = 'legation() { if [ "$1" = up ]; then command legation "$@" & until command legation status; do sleep 0.2; done; elif [ "$1" = ps ]; then until command legation approvals --json | grep apr_; do sleep 0.2; done; command legation ps; else command legation "$@"; fi; }'
+UP = 'legation() { if [ "$1" = up ]; then command legation "$@" & until command legation status; do sleep 1; done; elif [ "$1" = ps ]; then until command legation approvals --json | grep apr_; do sleep 1; done; command legation ps; else command legation "$@"; fi; }'
 
 
 def blocks() -> list[str]:

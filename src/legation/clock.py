@@ -107,12 +107,12 @@ def _minutes(ms: int) -> str:
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u to misread
 _PAIRS: Final = tuple(a + b for a in _ALPHABET for b in _ALPHABET)  # ten bits at a time: half the steps
-_SHIFTS: Final = tuple(range(120, -1, -10))  # 26 characters
+_TIME_SHIFTS: Final = tuple(range(40, -1, -10))  # 10 characters
+_CHANCE_SHIFTS: Final = tuple(range(70, -1, -10))  # 16 characters
 _CHANCE_BYTES: Final = 10
-_CHANCE_BITS: Final = 80
 
 _lock = threading.Lock()
-_last = (0, 0)  # (millisecond, chance) of the id made last
+_last = (0, "0" * 10, 0)  # millisecond, as it is written, and chance of the id made last
 
 
 def new_id(prefix: str, *, now_ms: int | None = None, random: Callable[[int], bytes] = os.urandom) -> str:
@@ -120,11 +120,12 @@ def new_id(prefix: str, *, now_ms: int | None = None, random: Callable[[int], by
     global _last
     ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     with _lock:
-        if ms == _last[0]:
+        before, stamp, chance = _last
+        if ms == before:
             # A step by chance, not by one: forked processes share `_last` and must not make the same ids.
-            chance = _last[1] + 1 + int.from_bytes(random(4))
+            chance += 1 + int.from_bytes(random(4))
         else:
+            stamp = "".join([_PAIRS[ms >> shift & 1023] for shift in _TIME_SHIFTS])
             chance = int.from_bytes(random(_CHANCE_BYTES)) >> 1  # the upper half is room for steps
-        _last = (ms, chance)
-    number = ms << _CHANCE_BITS | chance
-    return f"{prefix}_{''.join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])}"
+        _last = (ms, stamp, chance)
+    return f"{prefix}_{stamp}{''.join([_PAIRS[chance >> shift & 1023] for shift in _CHANCE_SHIFTS])}"

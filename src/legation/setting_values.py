@@ -137,6 +137,16 @@ class Optional(Generic[T]):
         return None if value == "" else self.read(value)
 
 
+@dataclass(frozen=True)
+class UnlessNever(Generic[T]):
+    """A value, or `never`, which is None."""
+
+    read: Callable[[object], T]
+
+    def __call__(self, value: object) -> T | None:
+        return None if value == "never" else self.read(value)
+
+
 def read_log_level(value: object) -> LogLevel:
     for level in get_args(LogLevel):
         if isinstance(value, str) and value.lower() == level:

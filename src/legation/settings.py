@@ -24,6 +24,7 @@ from legation.setting_values import (
     Number,
     Optional,
     SecretText,
+    UnlessNever,
     Unusable,
     WebAddress,
     WordList,
@@ -48,6 +49,7 @@ _HTTP: Final = r"https?://[A-Za-z0-9.:\[\]_-]+/?"
 
 MINUTE: Final = 60.0
 HOUR: Final = 60 * MINUTE
+_PACKED: Final[float | None] = HOUR  # after a run's end
 MIB: Final = 2**20
 FOUND: Final = cast(Any, dataclasses.MISSING)  # a default that depends on the environment: `load` finds it
 
@@ -402,6 +404,13 @@ class Settings:
         False,
         read_truth,
         "Whether the folder that was made for a run stays when it has ended, where its submission does not say. Its secrets never do.",
+        flag=False,
+    )
+    run_pack_after: float | None = setting(
+        _PACKED,
+        UnlessNever(Duration(0, 36500 * 86400)),
+        "When the events of a run that has ended move from the database into files, sealed: so long after its end, or `never`. With Postgres "
+        "only where `blobs` is set, since every server must find them.",
         flag=False,
     )
     keep_sessions: float | None = setting(

@@ -62,24 +62,31 @@ class Groups(Generic[_K, _V, _T]):
 
     async def add(self, key: _K, value: _V, limit: float | None = None) -> _T:
         """Wait for its result. TimeoutError where its group has not begun within the limit, in seconds."""
-        done: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[_T] = loop.create_future()
         mine = value, done
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = []
             self._tasks.start(self._run(key, line))
         line.append(mine)
+        # A timer and no more: to wait by `asyncio.wait` costs as much as everything else here.
+        late = None if limit is None else loop.call_later(limit, self._give_up, line, mine)
         try:
-            if limit is not None:
-                await asyncio.wait({done}, timeout=limit)
-                if mine in line:
-                    raise TimeoutError
             return await done
-        except (asyncio.CancelledError, TimeoutError):
-            done.cancel()
+        except asyncio.CancelledError:
             if mine in line:
                 line.remove(mine)
             raise
+        finally:
+            if late is not None:
+                late.cancel()
+
+    @staticmethod
+    def _give_up(line: list[tuple[_V, asyncio.Future[_T]]], mine: tuple[_V, asyncio.Future[_T]]) -> None:
+        if mine in line:
+            line.remove(mine)
+            mine[1].set_exception(TimeoutError())
 
     async def _run(self, key: _K, line: list[tuple[_V, asyncio.Future[_T]]]) -> None:
         while line:

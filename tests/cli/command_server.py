@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 ROOT = Path(__file__).parents[2]
@@ -230,6 +231,7 @@ LOADED = (
         "legation.server.acp.methods",
     ),
     *("legation.agents.acp", "legation.approvals.policy.load", "legation.store.blobs.folder"),
+    *("legation.runner.config", "legation.runner.runner"),
     *("legation.store.secrets.passphrase", "asyncpg", "encodings.idna", "httpcore2", "rich.text", "yaml"),
 )
 
@@ -243,7 +245,7 @@ def serve(door: socket.socket) -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a keeper ended
+    signal.signal(signal.SIGCHLD, _reap)
     while True:
         said, fds, *_ = socket.recv_fds(door, 1, 5)
         if not said:
@@ -253,6 +255,13 @@ def serve(door: socket.socket) -> None:
             _keep(fds)
         for fd in fds:
             os.close(fd)
+
+
+def _reap(_number: int, _frame: FrameType | None) -> None:
+    """Nobody asks how a keeper ended; but the time of one that is not waited for would count nowhere."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _keep(fds: list[int]) -> None:
@@ -288,7 +297,23 @@ def _keep(fds: list[int]) -> None:
 
     from legation.cli.main import main
 
-    main()
+    ended_with: list[object] = []
+    atexit.register(_leave, ended_with)  # called after all that the command registers itself
+    try:
+        main()
+    except SystemExit as ended:
+        ended_with.append(ended.code or 0)
+        raise
+
+
+def _leave(code: list[object]) -> None:
+    """Leave before Python takes down every module, which is ten times the work of a short command. What it would say of an
+    exception, or of an output that cannot be written, is left to it."""
+    with suppress(Exception):
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        if code and isinstance(code[0], int):
+            os._exit(code[0] & 0xFF)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from tests.cli.server_process import running
 
 pytestmark = pytest.mark.heavy  # a server and several processes
 
+AT_ONCE = {"LEGATION_SUPERVISOR_WAIT": "0"}  # nobody supervises: what asks waits for a person at once
+
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -20,7 +22,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     home = tmp_path_factory.mktemp("home")
     work = home / "pages"
     work.mkdir()
-    with running(home) as server:
+    with running(home, **AT_ONCE) as server:
         server.line()
         for title, *script in (
             ("Cache the pages", "title Something else", "ask write cache.py pages = {}"),
@@ -76,7 +78,7 @@ def test_what_waits_does_not_work_at_the_same_time(up: Path) -> None:
 
 
 def test_a_session_that_nobody_named_has_the_name_of_its_prompt(tmp_path: Path) -> None:
-    with running(tmp_path) as server:
+    with running(tmp_path, **AT_ONCE) as server:
         server.line()
         prompt = rehearse("ask write a.txt b")
         new = ("sessions", "new", "rehearsal", prompt, "--detach")
@@ -88,7 +90,7 @@ def test_a_session_that_nobody_named_has_the_name_of_its_prompt(tmp_path: Path) 
 
 
 def test_a_run_that_waits_is_told_by_its_task(tmp_path: Path) -> None:
-    with running(tmp_path) as server:
+    with running(tmp_path, **AT_ONCE) as server:
         server.line()
         submitted = legation(tmp_path, "run", "Mend it", "--agent", "rehearsal", "--detach")
         until(tmp_path, you=1)

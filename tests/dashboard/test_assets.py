@@ -15,7 +15,7 @@ from legation.server.routes import dashboard
 
 FOLDER = dashboard.FOLDER
 ROOT = Path(__file__).parents[2]
-MOST_BYTES = 150 * 1024
+MOST_BYTES = 150_000
 OURS = sorted(each for each in FOLDER.rglob("*.*") if "vendor" not in each.parts)
 
 

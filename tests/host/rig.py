@@ -95,6 +95,7 @@ async def rig(
     redact: Redact = unchanged,
     backend: Backend | None = None,
     max_line: int = 32 * 1024 * 1024,
+    limit: float = LIMIT,
     **options: Any,
 ) -> AsyncIterator[Rig]:
     (place / "work").mkdir(exist_ok=True)
@@ -115,7 +116,7 @@ async def rig(
             reported.append(payload)
 
     async with (
-        asyncio.timeout(LIMIT),
+        asyncio.timeout(limit),
         EventLog(backend or MemoryBackend(), clock=clock) as log,
         AcpHost(made, log=log) as host,
     ):
@@ -156,12 +157,12 @@ async def modes_told(session: Session) -> list[str]:
     return [mode for event in await events(session) if (mode := mode_told(event)) is not None]
 
 
-async def of_type(session: Session, *types: str) -> list[Event]:
-    return [event for event in await events(session) if event.type in types]
+async def of_type(session: Session, *types: str, after: int = 0) -> list[Event]:
+    return [event for event in await events(session) if event.type in types and event.seq > after]
 
 
-async def until(session: Session, matches: Callable[[Event], bool]) -> Event:
-    async for event in session.stream.subscribe():
+async def until(session: Session, matches: Callable[[Event], bool], after: int = 0) -> Event:
+    async for event in session.stream.subscribe(after):
         if matches(event):
             return event
     raise AssertionError("the stream ended first")

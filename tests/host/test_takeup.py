@@ -213,7 +213,7 @@ async def test_a_session_is_settled_when_an_agent_that_leaves_has_left(tmp_path:
         session = await made.rehearse()
         assert session.agent_id
         assert (await made.host.until_settled(session.id)).status == "active"
-        made.host.retire_agent(session.agent_id)
+        made.host.agents[session.agent_id].leaving = True
         settled = await made.host.until_settled(session.id)
         assert (settled is session, settled.status) == (True, "disconnected")
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.runner.caller_server import LIMIT, TOKEN
 from tests.runner.rig import texts
-from tests.runner.test_runner import alive, config_of, scripted, started
+from tests.runner.test_runner import Run, alive, config_of, scripted, started
 
 pytestmark = pytest.mark.heavy
 
@@ -65,16 +65,14 @@ class MortalCaller:
             while not holds():
                 await asyncio.sleep(0.01)
 
-    async def until_further(
-        self, kind: str, more: int, gone: asyncio.subprocess.Process | None = None
-    ) -> None:
-        """Until it has so many more such lines, or was told the end, or that process is gone."""
+    async def until_further(self, kind: str, more: int, run: Run | None = None) -> None:
+        """Until it has so many more such lines, or was told the end, or that run is over."""
         wanted = len(self.of(kind)) + more
         await self.until(
             lambda: (
                 len(self.of(kind)) > wanted
                 or self.is_told_the_end
-                or (gone is not None and gone.returncode is not None)
+                or (run is not None and run.process.poll() is not None)
             )
         )
 
@@ -141,9 +139,8 @@ async def test_killed_at_any_moment_the_caller_has_all_that_was_said_once(tmp_pa
     chance, caller = random.Random(seed), MortalCaller(tmp_path)
     config = config_of(caller.url, "go", permissions="route", flushTimeout=60)
     async with dying(caller, chance), started(tmp_path, config, agent=AGENT) as ran:
-        async with asyncio.timeout(300):
-            _, words = await ran.process.communicate()
-        assert ran.process.returncode == 0, words.decode()
+        code, words = await ran.ended(300)
+        assert code == 0, words
     assert len(must_be_whole(caller)) == WORDS + 1
     asked = [each["permission"]["id"] for each in caller.reports if each["kind"] == "permission_request"]
     resolved = [each["permission"] for each in caller.reports if each["kind"] == "permission_resolved"]
@@ -169,16 +166,15 @@ async def test_runner_and_caller_killed_at_any_moment_tell_what_was_said_once(
     async with dying(caller, chance):
         for _ in range(30):  # and again in the middle of what is left
             async with started(tmp_path, config, agent=agent) as ran:
-                await caller.until_further("report", moment, ran.process)
-                if not caller.is_told_the_end and ran.process.returncode is None:
+                await caller.until_further("report", moment, ran)
+                if not caller.is_told_the_end:
                     ran.process.send_signal(chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
-                async with asyncio.timeout(300):
-                    _, words = await ran.process.communicate()
+                _, words = await ran.ended(300)
             agent, moment = "/no/such/agent", chance.randint(0, 3)
             if caller.is_told_the_end:
                 break
     said = must_be_whole(caller)
-    assert caller.reports[-1]["kind"] == "prompt_failed" or len(said) == WORDS + 1, words.decode()
+    assert caller.reports[-1]["kind"] == "prompt_failed" or len(said) == WORDS + 1, words
     # Nothing that nobody allowed, and nothing twice.
     allowed = [each for each in acted(tmp_path) if each.endswith("allow_once")]
     assert len({*allowed}) == len(allowed) <= len(caller.of("use"))

@@ -41,8 +41,7 @@ async def test_killed_at_any_moment_it_tells_what_was_said_once(tmp_path: Path, 
         config = config_of(caller, "go")
         async with started(tmp_path, config, agent=AGENT) as run:
             await caller.until(lambda each: len(each.requests) > moment or bool(each.ended))
-            if run.process.returncode is None:
-                run.process.send_signal(number)
+            run.process.send_signal(number)
             await run.ended()
         for _ in range(3):  # and once more in the middle of what is left
             async with started(tmp_path, config, agent="/no/such/agent") as run:
@@ -50,7 +49,7 @@ async def test_killed_at_any_moment_it_tells_what_was_said_once(tmp_path: Path, 
                 await caller.until(
                     lambda each, before=before: len(each.requests) > before + 2 or bool(each.ended)  # type: ignore[misc]
                 )
-                if run.process.returncode is None and not caller.ended:
+                if not caller.ended:
                     run.process.kill()
                 await run.ended()
         async with started(tmp_path, config, agent="/no/such/agent") as run:

@@ -198,8 +198,7 @@ async def test_a_real_agent_arrives_as_it_spoke(tmp_path: Path, kind: Kind) -> N
         agent = teed(shlex.join(start.argv), tee)
         fields = {"env": sorted(env)}
         async with started(tmp_path, config_of(caller, "Run it", **fields), agent=agent, **env) as run:
-            async with asyncio.timeout(300):
-                code, words = await run.ended()
+            code, words = await run.ended(300)
         assert code == 0, words
         told = said(tee)
         assert len(told) > 3

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from tests.agents.bytes_agent import PRELUDE
 from tests.cli.command import environment, rehearse
+from tests.cli.command_server import ForkedCommand, is_own_start
 from tests.runner.caller_server import LIMIT, TOKEN, Caller, Fault, Request
 from tests.runner.rig import texts
 
@@ -43,12 +45,11 @@ def config_of(caller: Caller | str, prompt: object, **more: object) -> dict[str,
 class Run:
     """A runner in its own process."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: ForkedCommand | subprocess.Popen[bytes]) -> None:
         self.process = process
 
-    async def ended(self) -> tuple[int, str]:
-        async with asyncio.timeout(LIMIT):
-            _, stderr = await self.process.communicate()
+    async def ended(self, limit: float = LIMIT) -> tuple[int, str]:
+        _, stderr = await asyncio.to_thread(self.process.communicate, timeout=limit)
         assert self.process.returncode is not None
         return self.process.returncode, stderr.decode()
 
@@ -68,23 +69,26 @@ async def started(
     path.write_text(config if isinstance(config, str) else json.dumps(config))
     names = {"CODING_AGENT_ACP_COMMAND": agent} if agent is not None else {}
     given = {"FACTORY_SUPERVISOR_CONFIG_PATH": str(path), **names, **env}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "legation", "runner", *argv),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        env=environment(home, **given),
-        cwd=work,
-        pass_fds=fds,
-        start_new_session=True,
-    )
+    process: ForkedCommand | subprocess.Popen[bytes]
+    if fds or is_own_start(env):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "legation", "runner", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(home, **given),
+            cwd=work,
+            pass_fds=fds,
+            start_new_session=True,
+        )
+    else:
+        process = ForkedCommand(("runner", *argv), environment(home, **given), work)
     try:
         yield Run(process)
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
+        process.kill()
+        if process.stderr and not process.stderr.closed:
+            await asyncio.to_thread(process.communicate, timeout=LIMIT)
 
 
 async def played(home: Path, caller: Caller, prompt: object, *argv: str, **more: Any) -> tuple[int, str]:

@@ -91,12 +91,12 @@ class CountingProvider:
         # The prompt is with the agent from here on: that is what must not happen twice.
         with suppress(FileExistsError):
             (self.folder / job.run.attempt_id).hardlink_to(new)
-        new.unlink()
+        new.replace(self.folder / ".begun" / job.run.attempt_id)
         return job.run.attempt_id
 
     async def observe(self, run: Run) -> Observation:
         if not (self.folder / run.attempt_id).exists():
-            return Observation("gone")
+            return Observation("gone", has_rest=(self.folder / ".begun" / run.attempt_id).exists())
         if (self.folder / run.id).read_text() == "hold":
             return Observation("working")
         return Observation("ended", RunState.SUCCEEDED)

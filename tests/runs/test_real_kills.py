@@ -6,7 +6,6 @@ the worker's steps; whatever was killed, each run ends once, its agent is asked 
 
 import asyncio
 import json
-import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -19,20 +18,28 @@ import pytest
 from tests.cli.server_process import Running
 from tests.postgres import MIGRATED, Postgres, running_postgres
 from tests.runs.rig import LIMIT, Rig
-from tests.runs.test_kills import CANCELLED, REVIVED, TABLE, ended, started, until_it_ends
-from tests.runs.test_sandbox import children_of
+from tests.runs.test_kills import (
+    CANCELLED,
+    PACKS,
+    REVIVED,
+    TABLE,
+    ended,
+    started,
+    until_it_ends,
+    until_packed,
+)
+from tests.runs.worker_to_kill import kill_runner, runners
 
 from legation.client import AsyncLegation
-from legation.proc.registry import RegisteredChild, listed
 from legation.runs.run import TOPIC, request_cancel
 from legation.runs.sandbox import FOLDER
 from legation.runs.states import TERMINAL, CleanupStatus, RunState
 from legation.secret import Secret
 from legation.server.installation import load_installation_keys
-from legation.server.sessions.hosts import CHILDREN
 from legation.settings import load
 from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.transaction import Transaction, parse
+from legation.store.datafolder import BLOBS
 from legation.store.secrets.sealer import Sealer, new_key_text
 
 pytestmark = pytest.mark.heavy
@@ -46,16 +53,25 @@ EVERY = 10  # so many rows are one of every day
 
 def _has_runner(step: str, effect: str, phase: str) -> bool:
     made = (effect == "create" and phase == "after") or effect == "record"
-    return (step in ("start", "observe") and made) or (step, phase) == ("stop", "before")
+    return (step in ("start", "observe", "stop") and made) or (step, effect, phase) == (
+        "stop",
+        "stop",
+        "before",
+    )
 
 
 ROWS = [
     (victim, *row)
     for victim in ("worker", "server", "postgres", "runner")
-    for row in TABLE
+    for row in (*TABLE, *PACKS)
     if victim != "runner" or _has_runner(*row)
 ]
-DAILY = {("runner", "start", "create", "after"), *ROWS[4::EVERY]}
+DAILY = {
+    ("runner", "start", "create", "after"),
+    ("runner", "stop", "stop", "before"),
+    ("worker", "pack", "blob", "after"),
+    *ROWS[4::EVERY],
+}
 
 
 @dataclass
@@ -122,6 +138,10 @@ async def test_whatever_is_killed_there_the_run_ends_once_and_leaves_nothing(
         "how": how,
         "machine": tmp_path.name,
     }
+    if step == "pack":
+        config["packs"] = str(stack.home / BLOBS)
+    if step in CANCELLED and effect != "stop":
+        config["runner_dies"] = ["stop", "stop", "before"]
     settings = load({"data_dir": data}, stack.env)
     async with PostgresDatabase(stack.url) as database:
         rig = Rig(database, None, Sealer(load_installation_keys(settings).vault))  # type: ignore[arg-type]
@@ -138,6 +158,7 @@ async def test_whatever_is_killed_there_the_run_ends_once_and_leaves_nothing(
                 assert await ended(first) == -signal.SIGKILL
                 with started(tmp_path, "second", {**config, "at": None}):
                     await until_it_ends(rig, run_id)
+                    await until_packed(rig, run_id, wanted=step == "pack")
             else:
                 await until_there(tmp_path / "killed-first")
                 if victim == "runner":
@@ -147,9 +168,9 @@ async def test_whatever_is_killed_there_the_run_ends_once_and_leaves_nothing(
                     await asyncio.to_thread(kill)
                 (tmp_path / "done-first").touch()
                 await until_it_ends(rig, run_id)
+                await until_packed(rig, run_id, wanted=step == "pack")
         await settled(rig, run_id, data)
-        # One that is cancelled is not started again to tell the rest: it might begin what nobody wants any more.
-        await heard(stack, rig, run_id, tells_its_end=(victim, step) != ("runner", "stop"))
+        await heard(stack, rig, run_id)
 
 
 async def until_running(rig: Rig, run_id: str) -> None:
@@ -172,19 +193,6 @@ async def until_there(path: Path) -> None:
     async with asyncio.timeout(LIMIT):
         while not path.exists():
             await asyncio.sleep(0.02)
-
-
-def runners(data: Path) -> list[RegisteredChild]:
-    return [each for each in listed(data / CHILDREN) if each.name.startswith("run_")]
-
-
-def kill_runner(data: Path) -> int:
-    """Its keeper first, and with it the runner; how many processes that were."""
-    found = [pid for each in runners(data) for pid in (each.pid, *children_of(each.pid))]
-    for pid in found:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    return len(found)
 
 
 async def settled(rig: Rig, run_id: str, data: Path) -> None:
@@ -221,7 +229,7 @@ def processes_of(run_id: str) -> list[str]:
     return found
 
 
-async def heard(stack: Stack, rig: Rig, run_id: str, *, tells_its_end: bool) -> None:
+async def heard(stack: Stack, rig: Rig, run_id: str) -> None:
     """Every event once, in order; of one that ended well, all that the agent said."""
     run = await rig.run(run_id)
     async with AsyncLegation(stack.address, token=TOKEN) as client:
@@ -230,8 +238,8 @@ async def heard(stack: Stack, rig: Rig, run_id: str, *, tells_its_end: bool) -> 
     said = "".join(text_of(each.payload) for each in events if each.type == "agent-message-chunk")
     assert max(said.count("first."), said.count("second.")) <= 1, said
     ends = [each for each in events if each.type == "prompt-finished"]
-    assert len(ends) == 1 or (not tells_its_end and not ends)
-    assert events[-1].type == "prompt-finished" or not tells_its_end
+    assert len(ends) == 1
+    assert events[-1].type == "prompt-finished"
     if run.state is RunState.SUCCEEDED:
         assert (said.count("first."), said.count("second.")) == (1, 1)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.runs.rig import LIMIT, Rig
+from tests.runs.worker_to_kill import children_of
 
 from legation.clock import SystemClock
 from legation.proc.registry import RegisteredChild, listed
@@ -120,11 +121,6 @@ async def test_a_runner_that_is_killed_is_started_again_and_tells_what_was_not_t
         )
         assert run.attempt == 1
         assert (server.left(), server.runners()) == ([], [])
-
-
-def children_of(pid: int) -> list[int]:
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return [int(each) for each in path.read_text().split()] if path.exists() else []
 
 
 async def test_a_server_that_stops_leaves_the_runner_and_the_next_one_finds_it(tmp_path: Path) -> None:

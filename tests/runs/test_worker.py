@@ -361,8 +361,10 @@ async def test_a_lease_stolen_after_it_was_asked_for_leaves_nothing_written(
 
     async def on_effect(run: Run, at: str, what: str, phase: str) -> None:
         nonlocal due
-        if (at, what, phase) == ("start", "record", "after") and step == "observe":
+        if (at, what, phase) == ("start", "record", "after") and step in ("observe", "stop"):
             (counted(rig).folder / run.attempt_id).unlink()  # its runner dies
+            if step == "stop":
+                await rig.database.transact(request_cancel, "local", run.id, now_ms=rig.clock.now_ms())
         due = (at, what, phase) == (step, effect, "before") and not stolen.is_set()
 
     async def check_then_lose(leases: RunLeases, held: HeldRun) -> Run:

@@ -13,11 +13,13 @@ from tests.runs.rig import Rig as WorkerRig
 from tests.server.rig import BOTH, Rig, open_rig
 
 from legation.clock import SystemClock
-from legation.runs.provider import Observation
+from legation.runs import events as run_events
+from legation.runs import steps
+from legation.runs.provider import Observation, RunResource, StepFailed
 from legation.runs.run import Run
 from legation.runs.states import ErrorClass, RunState
 from legation.server import inbox
-from legation.server.inbox import InboxItems
+from legation.server.inbox import InboxItems, StuckRuns
 from legation.wire.api.inbox import InboxChanged
 from legation.wire.event_types import decode
 
@@ -199,3 +201,63 @@ async def test_many_at_once_are_told_as_one_change_and_none_is_passed_over(
                 break
     assert told[-1].kind == "run"
     assert len(told) <= count
+
+
+async def test_a_run_that_begins_to_hang_is_told_by_itself_once_and_again_when_it_goes_on(
+    rig: Rig, worker: WorkerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by = await rig.bearer(rig.people["operator"])
+    box = Inbox(rig, by)
+    run = await submitted(rig, by, "hold")
+    await worker.until(run, lambda found: found.state is RunState.RUNNING)
+    async with StuckRuns(rig.services) as watch:
+        await watch.look()
+        stream = await rig.services.inbox_items.stream("local")
+        assert stream is not None
+        head = stream.head
+        await watch.look()
+        assert stream.head == head  # nothing changed, nothing is told
+        monkeypatch.setattr(run_events, "HUNG_MS", -(10**12))
+        await watch.look()
+        await box.until("wrong", run)
+        item = await box.item(run)
+        assert item is not None
+        assert (item["section"], item["state"], item["verb"]) == ("wrong", "hung", "Hangs")
+        head = stream.head
+        await watch.look()
+        assert stream.head == head
+
+
+class StaysBehind(CountingProvider):
+    """Cannot remove anything."""
+
+    async def clean(self, run: Run, resource: RunResource) -> None:
+        del run, resource
+        raise StepFailed(ErrorClass.INTERNAL, "kept", "the folder is in use")
+
+
+@pytest.mark.parametrize(("prompt", "state"), [("go", "succeeded"), ("hold", "cancelled")])
+async def test_a_run_whose_cleanup_failed_is_among_what_went_wrong(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompt: str, state: str
+) -> None:
+    monkeypatch.setattr(steps, "CLEANUPS", 0)
+    services = rig.services
+    made = WorkerRig(services.database, StaysBehind(tmp_path / "stays"), services.sealer, SystemClock())  # type: ignore[arg-type]
+    by = await rig.bearer(rig.people["operator"])
+    box = Inbox(rig, by)
+    async with made.working(made.worker()):
+        run = await submitted(rig, by, prompt)
+        if prompt == "hold":
+            await made.until(run, lambda found: found.state is RunState.RUNNING)
+            assert (await rig.client.post(f"/v1/runs/{run}/cancel", headers=by)).status_code == 200
+        await box.until("wrong", run)
+    item = await box.item(run)
+    assert item is not None
+    assert (item["section"], item["state"], item["verb"], item["action"]) == (
+        "wrong",
+        "cleanup_failed",
+        "Cleanup failed",
+        "open",
+    )
+    assert item["why"] == "what was made for it could not be removed"
+    assert (await rig.client.get(f"/v1/runs/{run}", headers=by)).json()["state"] == state

@@ -2,6 +2,7 @@ import asyncio
 from fractions import Fraction
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,8 +11,8 @@ from tests.store.database.databases import Either
 
 from legation.errors import InternalError
 from legation.store import counters
-from legation.store.counters import SKEW_MS, Buckets, Limit, TakeResult, take
-from legation.store.database.sqlite import SqliteDatabase
+from legation.store.counters import SKEW_MS, Buckets, Limit, TakeResult, forget_full, take
+from legation.store.database.sqlite import MemoryDatabase, SqliteDatabase
 from legation.store.database.transaction import Transaction, parse
 from legation.testing.clock import FakeClock
 
@@ -73,22 +74,37 @@ async def test_a_line_that_does_not_move_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(counters, "TURN_LIMIT", 0.05)
     begun, held = asyncio.Event(), asyncio.Event()
 
-    class Stuck:
-        dialect = "postgres"
-
-        async def transact(self, *args: object) -> list[TakeResult]:
+    class Stuck(MemoryDatabase):
+        async def transact(self, *args: Any, **kwargs: Any) -> Any:
             begun.set()
             await held.wait()
-            return [TakeResult(True) for _ in args[-1]]  # type: ignore[attr-defined]
+            return await super().transact(*args, **kwargs)
 
-    waiting = Buckets(Stuck(), FakeClock())  # type: ignore[arg-type]
-    first = asyncio.create_task(waiting.take("", "b", ONE_A_SECOND))
-    async with asyncio.timeout(10):
-        await begun.wait()
-        assert not (await waiting.take("", "b", ONE_A_SECOND)).allowed
-    held.set()
-    assert (await first).allowed
-    assert (await waiting.take("", "b", ONE_A_SECOND)).allowed
+    async with Stuck() as database:
+        waiting = Buckets(database, FakeClock())
+        first = asyncio.create_task(waiting.take("", "b", ONE_A_SECOND))
+        async with asyncio.timeout(10):
+            await begun.wait()
+            assert not (await waiting.take("", "b", ONE_A_SECOND)).allowed
+        held.set()
+        assert (await first).allowed
+        assert (await waiting.take("", "b", ONE_A_SECOND)).allowed
+
+
+async def test_servers_that_remember_how_they_left_it_take_no_more_than_there_is(database: Either) -> None:
+    clock = FakeClock()
+    servers = [Buckets(database, clock), Buckets(database, clock)]
+
+    async def taken() -> list[bool]:
+        turns = (servers[number] for number in (0, 0, 1, 0, 1, 1, 1, 0, 0, 1, 0, 1, 1))
+        return [(await server.take("", "b", ONE_A_SECOND)).allowed for server in turns]
+
+    assert await taken() == [True] * 10 + [False] * 3
+    clock.advance(4)
+    assert await taken() == [True] * 4 + [False] * 9
+    clock.advance(60)
+    assert await database.transact(forget_full, clock.now_ms()) == 1
+    assert await taken() == [True] * 10 + [False] * 3
 
 
 async def test_it_outlives_a_restart(tmp_path: Path) -> None:

@@ -38,15 +38,13 @@ MODULES: Final = {
     "preact": (
         ("preact", "@preact/signals", "@preact/signals-core", "htm"),
         (
-            'import { h } from "preact"; import htm from "htm"; export { h, render, Fragment, createRef } from "preact";'
-            'export * from "preact/hooks"; export { signal, computed, effect, batch, useSignal, useComputed } from "@preact/signals";'
+            'import { h } from "preact"; import htm from "htm"; export { render } from "preact";'
+            'export { useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";'
+            'export { signal, computed, effect } from "@preact/signals";'
             "export const html = htm.bind(h);"
         ),
     ),
-    "markdown": (
-        ("marked", "dompurify"),
-        'export { Marked } from "marked"; export { default as DOMPurify } from "dompurify";',
-    ),
+    "markdown": (("marked",), 'export { Lexer } from "marked";'),
     "diff": (("diff",), 'export { structuredPatch, diffWordsWithSpace } from "diff";'),
     "highlight": (
         ("highlight.js",),

@@ -492,13 +492,7 @@ class RpcPeer:
     def _answer(self, raw_id: bytes, method: str, coming: asyncio.Future[object]) -> None:
         """Write the answer when it is there; also for a request that was cancelled before anybody looked at it."""
         del self._answering[id_key(raw_id)]
-        if coming.cancelled():
-            answer: object = RpcError(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
-        elif error := coming.exception():
-            answer = _fault(method, error)
-        else:
-            answer = coming.result()
-        self._write_answer(raw_id, answer)
+        self._write_answer(raw_id, answer_to(method, coming))
 
     def _write_answer(self, raw_id: bytes, answer: object) -> None:
         part = b"error" if isinstance(answer, RpcError) else b"result"
@@ -524,6 +518,14 @@ def _too_much(size: int) -> str:
 def _is_file(method: str, line: bytes) -> bool:
     """A text to be written, which is one value, however long."""
     return method == ClientMethod.WRITE_TEXT_FILE and len(line) <= FILE_BYTES
+
+
+def answer_to(method: str, coming: asyncio.Future[object]) -> object:
+    """Return the answer to a request that is over; an `RpcError` where it failed, or was cancelled before."""
+    if coming.cancelled():
+        return RpcError(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
+    error = coming.exception()
+    return coming.result() if error is None else _fault(method, error)
 
 
 def _fault(method: str, error: BaseException) -> RpcError:

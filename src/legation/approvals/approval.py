@@ -179,6 +179,12 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         """The user who answered, where a person did."""
         return self.resolver_user if self.resolver_level == 2 else None
 
+    @property
+    def token(self) -> str | None:
+        """The token by which it was answered, where no person did."""
+        kind, _, who = (self.resolved_by or "").partition(":")
+        return who if kind == "token" else None
+
     def status_at(self, now_ms: int) -> ApprovalState:
         """Tell the state at a moment: it is expired although nobody has written that down yet."""
         is_over = self.expires_at <= now_ms and self.consumed_at is None

@@ -157,6 +157,10 @@ async def detail(
         context if isinstance(context, dict) else None,
     )
     evidence = read_evidence(first)
+    asked = why_asked(approval, steps, said, now_ms)
+    by = (asked.supervisor.by or "").removeprefix("token:")
+    names = await database.read(names_of, [by])
+    supervisor = msgspec.structs.replace(asked.supervisor, by_name=names.get(by))
     facts = await prepare(action, facts)
     steps_now = [] if policies is None else await off_loop(policies.explain, action, facts)
     return ApprovalDetail(
@@ -170,7 +174,7 @@ async def detail(
         # Of one that was asked by an earlier release it is not known where they led.
         paths=list(evidence.paths) or [ApprovalPath(path=each) for each in action.paths],
         diffs=diffs_of(evidence, approval.kind, action.paths, shown.params),
-        asked=why_asked(approval, steps, said, now_ms),
+        asked=msgspec.structs.replace(asked, supervisor=supervisor),
         parts=await off_loop(parts_of, action, facts, steps_now),  # a long line takes its time
         unreadable=None if action.command is None else facts.line(action.command).unreadable,
         looks=looks_of(steps_now),

@@ -109,7 +109,7 @@ class DoorResult(msgspec.Struct, frozen=True, kw_only=True):
     limit: LimitName | None = None
     retry_after: float | None = None  # seconds, where a limit stopped it and time will help
     grant: str | None = None  # of one that passes and that would be told `always`: what covers that
-    by_name: str | None = None  # of the person who decided
+    by_name: str | None = None  # of the person or the supervisor who decided
 
     @property
     def passed(self) -> bool:
@@ -342,7 +342,7 @@ class Ending(msgspec.Struct, frozen=True):
     reason: str
     message: str | None  # for the agent, where somebody gave one
     default: str  # what it is told else
-    by_name: str | None = None  # of the person who answered
+    by_name: str | None = None  # of the person or the supervisor who answered
     said: str | None = None  # why, by whoever answered: for the record, not for the agent
 
 
@@ -371,15 +371,15 @@ def ending_of(sealer: Sealer, approval: Approval) -> Transaction[Ending]:
     if message is None and approval.status is ApprovalState.DENIED:
         message = said.get("reasoning")
     default = f"denied by {by}" if approval.status is ApprovalState.DENIED else words
-    person = approval.person
-    names = (yield from names_of([person])) if person else {}
+    who = approval.person or approval.token
+    names = (yield from names_of([who])) if who else {}
     why = said.get("reasoning")
     return Ending(
         by,
         words,
         None if message is None else str(message),
         default,
-        names.get(person) if person else None,
+        names.get(who) if who else None,
         None if why is None else str(why),
     )
 

@@ -17,20 +17,27 @@ export class Problem extends Error {
   }
 }
 
-export async function call(method, path, body) {
-  let answer;
+// The answer itself, for whoever reads it as it comes, and has no time to keep.
+export async function open(method, path, body, signal) {
   try {
-    answer = await fetch(root + path, {
+    return await fetch(root + path, {
       method,
       headers: body === undefined ? {} : { "content-type": "application/json" },
       body: body === undefined ? undefined : JSON.stringify(body),
       credentials: "same-origin",
       cache: "no-store",
-      signal: AbortSignal.timeout(WAIT_MS),
+      signal,
     });
   } catch {
     throw new Problem(0, { detail: "The server does not answer. Is it running?" });
   }
+}
+
+export async function call(method, path, body) {
+  return read(await open(method, path, body, AbortSignal.timeout(WAIT_MS)), path);
+}
+
+export async function read(answer, path) {
   const text = await answer.text();
   let told = null;
   try {

@@ -125,9 +125,9 @@ class Agent:
         self._exit: Exit | None = None
         self._restarts = 0
         self._announced: Mapping[str, object] = {}
-        self.leaving = (
-            False  # its disposal has begun; until its process has ended, its sessions are still with it
-        )
+        # Its disposal has begun, or is about to: nobody takes anything up with it, but until its process has ended, its
+        # sessions are still with it.
+        self.leaving = False
         self._wanted_again = False  # stopped by us in order to be restarted
         self._tmp: Path | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -170,7 +170,8 @@ class Agent:
         try:
             await self._starting
         except asyncio.CancelledError:
-            if self.leaving and not _is_cancelled():
+            task = asyncio.current_task()
+            if self.leaving and task is not None and not task.cancelling():  # else whoever asked has gone
                 raise AgentExited(f"cannot start {self.id}: it was disposed of; start another") from None
             raise
         finally:
@@ -224,18 +225,14 @@ class Agent:
         """Go from process to process, until one is not followed by another."""
         while True:
             await self._until_exit()
-            while True:
-                if not await self._may_restart():
-                    return
-                if await self._launched():
+            while await self._may_restart():
+                self._starting = asyncio.create_task(self._launch())
+                [failed] = await asyncio.gather(self._starting, return_exceptions=True)
+                if failed is None:  # else that was told already, and used up one of the restarts
                     break
+            else:
+                return
             await self._core.ready_again(self)
-
-    async def _launched(self) -> bool:
-        """A start that failed was told already; it used up one of the restarts."""
-        self._starting = asyncio.create_task(self._launch())
-        await asyncio.wait({self._starting})
-        return not self._starting.cancelled() and self._starting.exception() is None
 
     async def _until_exit(self) -> None:
         assert self.live is not None
@@ -375,9 +372,3 @@ class Agent:
 
 def _said(error: BaseException) -> str:
     return error.message if isinstance(error, LegationError) else type(error).__name__
-
-
-def _is_cancelled() -> bool:
-    """Tell whether the running task was cancelled, and not only what it waits for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

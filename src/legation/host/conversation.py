@@ -91,7 +91,6 @@ class Conversation:
             approver=self._approver,
             record=session.note_permission,
             reserve=session.reserve_permission,
-            fill=session.note_permission,
             clock=self._clock,
             limit=self._limits.permission,
             changed=self._go_on,
@@ -158,7 +157,15 @@ class Conversation:
         call, diffs = self.tool_calls.about(path, service.command), (service.diff,) if service.diff else ()
         ask = replace(self._ask_about(action, service.title, call), options=SERVICE_OPTIONS, diffs=diffs)
         answer = self._put(ask)
-        doing = asyncio.ensure_future(self._do_if_allowed(ask, answer, service, real, do))
+
+        async def do_if_allowed() -> object:
+            await answer
+            decision = self._decided.decision(ask)
+            if decision is None or decision.outcome != "approved":
+                raise RpcFault(ErrorCode.INVALID_PARAMS, _refusal(service, decision))
+            return await self._do(service, real, do)
+
+        doing = asyncio.ensure_future(do_if_allowed())
 
         def over(_: object) -> None:
             if doing.cancelled():  # perhaps before its first step: the agent no longer waits
@@ -166,20 +173,6 @@ class Conversation:
 
         doing.add_done_callback(over)
         return doing
-
-    async def _do_if_allowed(
-        self,
-        ask: Ask,
-        answer: asyncio.Future[RequestPermissionResponse],
-        service: Service,
-        real: str | None,
-        do: Callable[[], Awaitable[object]],
-    ) -> object:
-        await answer
-        decision = self._decided.decision(ask)
-        if decision is None or decision.outcome != "approved":
-            raise RpcFault(ErrorCode.INVALID_PARAMS, _refusal(service, decision))
-        return await self._do(service, real, do)
 
     async def _do(self, service: Service, real: str | None, do: Callable[[], Awaitable[object]]) -> object:
         path = self._place(service)
@@ -216,8 +209,13 @@ class Conversation:
         if hidden := self.tool_calls.hidden(call):  # no rule lets pass what nobody has seen
             action = replace(action, unclear=(*action.unclear, *hidden))
         turn = self.turn
-        if not self._decided.was_asked(call, action, turn.id if turn else None):
-            self._unasked(self._ask_about(action, call.title or action.tool, call.tool_call_id), turn)
+        if self._decided.was_asked(call, action, turn.id if turn else None):
+            return
+        ask = self._ask_about(action, call.title or action.tool, call.tool_call_id)
+        if isinstance(self._approver, RuledApprover):
+            self._judge(self._tell_unasked(self._approver, ask, turn))
+        elif not isinstance(self._approver, ApproveAll):  # who has allowed all beforehand is not alarmed
+            self._session.note(_unasked_effect(ask, None))
 
     def unasking(self, mode: str) -> None:
         """Trace a mode in which it does not ask, as the change of mode that it amounts to."""
@@ -226,12 +224,6 @@ class Conversation:
         )
         if isinstance(self._approver, RuledApprover):
             self._judge(self._judged(self._approver, self._ask_about(action, f"mode {mode}")))
-
-    def _unasked(self, ask: Ask, turn: SessionTurn | None) -> None:
-        if isinstance(self._approver, RuledApprover):
-            self._judge(self._tell_unasked(self._approver, ask, turn))
-        elif not isinstance(self._approver, ApproveAll):  # who has allowed all beforehand is not alarmed
-            self._session.note(_unasked_effect(ask, None))
 
     def _judge(self, work: Coroutine[object, object, object]) -> None:
         task = asyncio.create_task(work, name=f"legation-judges-{self._session.id}")
@@ -280,7 +272,7 @@ class Conversation:
         """The agent waits for us."""
         return bool(self.permissions.waiting or self.questions.waiting)
 
-    def _withdraw_all(self, turn: SessionTurn | None = None) -> None:
+    def _withdraw_all(self, turn: SessionTurn | None) -> None:
         why = turn.cut.waited if turn is not None and turn.cut is not None else None
         self.permissions.cancel_all(why)
         self.questions.cancel_all(why)
@@ -322,9 +314,9 @@ class Conversation:
 
     # The client speaks.
 
-    async def prompt(self, prompt: tuple[ContentBlock, ...], *, message: str | None = None) -> PromptResult:
+    async def prompt(self, prompt: tuple[ContentBlock, ...]) -> PromptResult:
         """Returns when the turn is over and all of it is on the disk. Only a crash or a stuck agent raises."""
-        end = await self.until_over(self.begin(prompt, message=message))
+        end = await self.until_over(self.begin(prompt))
         if end.error:
             raise end.error
         return end.result
@@ -471,7 +463,8 @@ class Conversation:
     def _end(self, turn: SessionTurn, result: PromptResult, error: LegationError | None = None) -> None:
         self.turn, why = None, result.stop_reason
         self._withdraw_all(turn)
-        self._session.tell_unasked()
+        if (owner := self._session.owner) is not None:
+            owner.router.tell_unasked()
         finished = PromptFinished(turn=turn.id, stop_reason=why, error=result.error, usage=result.usage)
         receipt = self._session.note(finished, TurnState(turn=turn.id, state="idle", reason=why))
         turn.end = TurnEnd(result, receipt, error, turn.cancelled_by_client)
@@ -491,13 +484,11 @@ class Conversation:
                 turn.stuck = True
                 await self.cancel()
             else:
-                await self._stop_agent()
+                what = f"the agent did not end a cancelled turn within {CANCEL_GRACE:g} s and is stopped"
+                self._session.note(Diagnostic(code=DiagnosticCode.AGENT_KILL, message=what))
+                if self._session.owner is not None:
+                    await self._session.owner.restart(what)
                 await asyncio.wait({asking})
-
-    async def _stop_agent(self) -> None:
-        what = f"the agent did not end a cancelled turn within {CANCEL_GRACE:g} s and is stopped"
-        self._session.note(Diagnostic(code=DiagnosticCode.AGENT_KILL, message=what))
-        await self._session.restart_agent(what)
 
 
 def _unasked_effect(ask: Ask, found: Unasked | None, *, ends: bool = False) -> UnaskedEffect:

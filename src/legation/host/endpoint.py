@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import isawaitable
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -25,14 +25,16 @@ from legation.host.turn import PromptResult
 from legation.wire import event_types, jsontext
 from legation.wire.acp.methods import CancelledOutcome, McpServer, SelectedOutcome
 from legation.wire.acp.updates import Audio, ConfigOption, EmbeddedResource, Image, ResourceLink, Text, Unread
-from legation.wire.event_types import Diagnostic, DiagnosticCode, PermissionUpdated, normalize_session_update
-from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, Event
+from legation.wire.event_types import (
+    ACP_TYPES,
+    Diagnostic,
+    DiagnosticCode,
+    PermissionUpdated,
+    normalize_session_update,
+)
+from legation.wire.events import Event
 
 SHOWN = 40  # characters of a name that the caller made up, in a message
-
-
-def _unchanged(result: object) -> object:
-    return result
 
 
 def _turn_end(result: PromptResult) -> object:
@@ -50,14 +52,14 @@ class Method(NamedTuple):
     name: str
     needs: Mapping[str, Any] = MappingProxyType({})
     takes: Mapping[str, Any] = MappingProxyType({})
-    told: Callable[[Any], object] = _unchanged  # what is told of its result
+    told: Callable[[Any], object] = lambda result: result  # what is told of its result
 
     async def __call__(self, host: AcpHost, given: object) -> object:
         """Return the result as plain data."""
-        result = getattr(host, self.name)(**self._read({} if given is None else given))
+        result = getattr(host, self.name)(**self.read({} if given is None else given))
         return plain(self.told(await result if isawaitable(result) else result))
 
-    def _read(self, given: object) -> dict[str, object]:
+    def read(self, given: object) -> dict[str, object]:
         """Return those that were given, by our names. All that is wrong with them is in one `ConfigInvalid`."""
         if not isinstance(given, Mapping):
             raise ConfigInvalid("cannot use the parameters: they are no object; give their names and values")
@@ -89,6 +91,7 @@ _BOTH: Final = _AGENT | _SESSION
 _PLACE: Final = {"cwd": str, "mcpServers": tuple[McpServer, ...], "additionalDirectories": tuple[str, ...]}
 _PROMPT: Final = {"prompt": tuple[Text | Image | Audio | ResourceLink | EmbeddedResource, ...]}
 _OPTION: Final = {"configId": str, "value": str | bool}
+_SUBSCRIBE: Final = Method("subscribe", {"fromSeq": Annotated[int, msgspec.Meta(ge=0)]}, {"sessionId": str})
 
 HOST_RPC_METHODS: Final[Mapping[str, Method]] = MappingProxyType(
     {
@@ -137,9 +140,6 @@ def _message(projection: PermissionUpdated) -> dict[str, object]:
     return {"id": projection.id, "kind": "permission", word: plain(projection)}
 
 
-__all__ = ["HOST_RPC_METHODS", "HostEndpoint", "create_host_endpoint", "project_event"]
-
-_ACP_TYPES = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
 _NOT_PLAIN = (TypeError, ValueError, RecursionError)
 
 
@@ -160,25 +160,22 @@ class HostEndpoint:
         given = members.get("id")
         answered = given if isinstance(given, str | int) else None
         try:
-            return {"id": answered, "result": await self._perform(members)}
+            self._must_be_open("call")
+            name = members.get("method")
+            if not isinstance(name, str):
+                raise ConfigInvalid('cannot call: there is no method; give {"id", "method", "params"}')
+            if name not in HOST_RPC_METHODS:
+                what = f"there is no such method; known are: {', '.join(HOST_RPC_METHODS)}"
+                raise ConfigInvalid(f"cannot call {name[:SHOWN]!r}: {what}")
+            result = await HOST_RPC_METHODS[name](self._host, members.get("params"))
         except Exception as error:  # noqa: BLE001 - the boundary: every call gets its answer
             return {"id": answered, "error": _described(error)}
-
-    async def _perform(self, request: Mapping[str, object]) -> object:
-        self._must_be_open("call")
-        name = request.get("method")
-        if not isinstance(name, str):
-            raise ConfigInvalid('cannot call: there is no method; give {"id", "method", "params"}')
-        method = HOST_RPC_METHODS.get(name)
-        if method is None:
-            known = ", ".join(HOST_RPC_METHODS)
-            raise ConfigInvalid(f"cannot call {name[:SHOWN]!r}: there is no such method; known are: {known}")
-        return await method(self._host, request.get("params"))
+        return {"id": answered, "result": result}
 
     def subscribe(self, session_id: str | None, from_seq: int, handler: Handler) -> Unsubscribe:
         """Give `handler` every event above `from_seq`, as `project_event` has it, until the result is called."""
         self._must_be_open("subscribe")
-        _check_subscription(session_id, from_seq)
+        _SUBSCRIBE.read({"sessionId": session_id, "fromSeq": from_seq})
         end = self._host.subscribe(session_id, from_seq, lambda event: handler(project_event(event)))
 
         def unsubscribe() -> None:
@@ -257,7 +254,7 @@ create_host_endpoint = HostEndpoint
 def project_event(event: Event) -> dict[str, object]:
     """`{seq, at, type, payload, extensions?}`. Text that cannot be read is a payload as it stands."""
     projected: dict[str, object] = {"seq": event.seq, "at": event.at, "type": event.type}
-    if event.type in _ACP_TYPES:
+    if event.type in ACP_TYPES:
         update = normalize_session_update(event.brief)
         projected |= {"type": update.type, "payload": update.payload}
         return projected | {"extensions": update.extensions} if update.extensions else projected
@@ -267,31 +264,21 @@ def project_event(event: Event) -> dict[str, object]:
         return {**projected, "payload": event.raw.decode("utf-8", "replace")}
 
 
-def _check_subscription(session_id: object, from_seq: object) -> None:
-    problems: list[str] = []
-    if session_id is not None and not isinstance(session_id, str):
-        problems.append("the session id is no text")
-    if isinstance(from_seq, bool) or not isinstance(from_seq, int) or from_seq < 0:
-        problems.append("the number to start after is none from 0")
-    if problems:
-        raise ConfigInvalid(f"cannot subscribe: {'; '.join(problems)}; correct the call")
-
-
 def _described(error: Exception) -> dict[str, object]:
     if not isinstance(error, LegationError):
         _log.error("cannot answer a call", exc_info=error)
         return {"code": Code.INTERNAL.value, "message": "cannot answer: a defect of Legation; see its log"}
     described: dict[str, object] = {"code": error.code.value, "message": error.message}
-    data = _data(error)
-    return described if data is None else {**described, "data": data}
-
-
-def _data(error: LegationError) -> object:
-    """An agent's own error is there whole: `{code, message, data?}`, beside what we know of it."""
     try:
-        own = plain(error.error) if isinstance(error, AgentRefused) else {}
-        known = plain(error.data or {})
+        # An agent's own error is there whole: `{code, message, data?}`, beside what we know of it.
+        own: object = error.error if isinstance(error, AgentRefused) else {}
+        data = {**_members(error.data or {}), **_members(own)}
     except _NOT_PLAIN:
         _log.warning("cannot tell the data of an error of code %s: it is no plain data", error.code)
-        return None
-    return {**known, **own} or None if isinstance(known, dict) and isinstance(own, dict) else None
+        return described
+    return {**described, "data": data} if data else described
+
+
+def _members(value: object) -> dict[str, object]:
+    found = plain(value)
+    return found if isinstance(found, dict) else {}

@@ -25,7 +25,7 @@ import msgspec
 from legation.agents.driver import Driver, OpenRequest
 from legation.agents.modes import Offers, OpenedSession, put_into_asking
 from legation.agents.pool import Pool
-from legation.errors import AlreadyAnswered, Conflict, LegationError, NotFound
+from legation.errors import AlreadyAnswered, Conflict, InvalidParams, LegationError, NotFound
 from legation.host.agent import Agent, AgentHomes
 from legation.host.lifecycle import (
     HOST_STREAM,
@@ -38,6 +38,7 @@ from legation.host.lifecycle import (
     must_not_have_ended,
 )
 from legation.host.options import (
+    MAX_DIRECTORIES,
     AgentDefinition,
     HostOptions,
     Limits,
@@ -96,7 +97,7 @@ class AcpHost:
         self.sessions: dict[str, Session] = {}
         self._claimed: set[str] = set()
         self._given_log = log
-        self._agents: dict[str, Agent] = {}
+        self.agents: dict[str, Agent] = {}
         self._listeners = Listeners(self.stream)
         self._last_agent = 0
         self._entered = False
@@ -106,7 +107,10 @@ class AcpHost:
         options = self.options
         self.homes = homes = await asyncio.to_thread(AgentHomes.open, options.data_dir, options.workspace)
         try:
-            self.log = self._given_log or await self._open_log()
+            if (log := self._given_log) is None:
+                backend = options.storage or MemoryBackend()
+                log = await EventLog(backend, clock=self.clock, report=self.stream.trouble).__aenter__()
+            self.log = log
         except BaseException:
             await asyncio.to_thread(homes.close)
             raise
@@ -124,10 +128,6 @@ class AcpHost:
 
     async def __aexit__(self, *_: object) -> None:
         await self.dispose()
-
-    async def _open_log(self) -> EventLog:
-        backend = self.options.storage or MemoryBackend()
-        return await EventLog(backend, clock=self.clock, report=self.stream.trouble).__aenter__()
 
     def folders_of(self, session_id: str) -> Sequence[Path] | None:
         session = self.sessions.get(session_id)
@@ -148,7 +148,7 @@ class AcpHost:
         resolved = resolve_agent_definition(definition)
         self._last_agent += 1
         agent = Agent(f"agent-{self._last_agent}", resolved, self, terminals=terminals)
-        self._agents[agent.id] = agent
+        self.agents[agent.id] = agent
         try:
             await agent.start()
         except asyncio.CancelledError:
@@ -158,31 +158,20 @@ class AcpHost:
         return agent.snapshot()
 
     def get_agent(self, agent_id: str) -> AgentUpdated | None:
-        agent = self._agents.get(agent_id)
+        agent = self.agents.get(agent_id)
         return agent.snapshot() if agent else None
 
     def get_agents(self) -> list[AgentUpdated]:
-        return [agent.snapshot() for agent in self._agents.values()]
+        return [agent.snapshot() for agent in self.agents.values()]
 
     async def dispose_agent(self, agent_id: str) -> None:
         """Idempotent. Its sessions are disconnected, their history stays."""
-        agent = self._agents.get(agent_id)
+        agent = self.agents.get(agent_id)
         if agent is None:
             return
         await agent.dispose()
-        if self._agents.pop(agent_id, None):
+        if self.agents.pop(agent_id, None):
             self.stream.publish(AgentRemoved(agent_id=agent_id))
-
-    def retire_agent(self, agent_id: str) -> None:
-        """Let it leave from now on; `dispose_agent` must follow."""
-        agent = self._agents.get(agent_id)
-        if agent is not None:
-            agent.leaving = True  # nobody takes anything up with it any more
-
-    async def until_ready(self, agent_id: str) -> AgentUpdated | None:
-        """The agent when it is ready, or when it will not be; None where there is none of that id."""
-        agent = self._agents.get(agent_id)
-        return await agent.until_ready() if agent else None
 
     async def until_ended(self, agent_id: str) -> AgentUpdated:
         """Return the agent when no process of it runs or follows, also one that is disposed of meanwhile."""
@@ -217,8 +206,7 @@ class AcpHost:
         opened before anybody knows of it: where it raises, there is no session. `forks` is what the agent calls a
         session with whose history it begins. Whoever is cancelled may find that it is there, all of it."""
         agent = self._agent(agent_id)
-        place = SessionPlace(cwd, tuple(mcp_servers), additional_directories)
-        place = await self.checked(place)
+        place = await self.checked(SessionPlace(cwd, tuple(mcp_servers), additional_directories))
         live, limit, modes = agent.running(), self.limits.start, agent.definition.modes
         meta = place.meta(agent.definition)
 
@@ -319,10 +307,7 @@ class AcpHost:
         """A load opens it again, here; with `reopens` also in a later host, which restores it closed. To close it again
         without takes that back. `settle` is called when it is closed, before anybody can open it again."""
         session = self.session(session_id)
-        if session.status in ("closed", "deleted"):
-            await session.end("closed", reopens=reopens)
-            return
-        agent = self._agents.get(session.agent_id or "")
+        agent = self.agents.get(session.agent_id or "")
         live = agent.live if agent and session.status == "active" else None
         try:
             await session.end("closed", reopens=reopens, last=settle)
@@ -340,13 +325,11 @@ class AcpHost:
             stream = await self.find(session_id)
             if stream is None or not stream.deleted:
                 await self.driver(agent_id).delete_session(session_id, self.limits.start)
-        elif session.status != "deleted":
-            must_not_be_anothers(agent_id, session)
-            await self._delete(session, self._agents.get(agent_id), settle)
-
-    async def _delete(self, session: Session, agent: Agent | None, settle: Settle | None) -> None:
-        """Delete it, also at an `agent` that may have it; that is told first where there is something to `settle`, for
-        it may be stopped there."""
+            return
+        if session.status == "deleted":
+            return
+        must_not_be_anothers(agent_id, session)
+        agent = self.agents.get(agent_id)
         live = agent.live if agent else None
 
         async def part() -> None:
@@ -356,6 +339,7 @@ class AcpHost:
             if settle is not None:
                 await settle()
 
+        # It is told first where there is something to settle, for it may be stopped there.
         await session.end("deleted", last=part if settle else None)
         if settle is None:
             await part()
@@ -407,14 +391,14 @@ class AcpHost:
         what is asked of it before ends with that agent. What ended meanwhile is returned as it is."""
         while True:
             session = await self.restore_session(session_id)
-            agent = self._agents.get(session.agent_id or "")
+            agent = self.agents.get(session.agent_id or "")
             if agent is not None and agent.leaving:  # its sessions are with it until its process has ended
                 await agent.dispose()
             await session.decided()
             await session.until_not_ending()
             if session.status in ("closed", "deleted"):
                 return session
-            agent = self._agents.get(session.agent_id or "")
+            agent = self.agents.get(session.agent_id or "")
             leaves = agent is not None and agent.leaving and session.status == "active"
             # Forgotten meanwhile, another is restored: what happens to this one nobody would hear of.
             if not leaves and self.sessions.get(session_id) is session:
@@ -581,7 +565,7 @@ class AcpHost:
     async def _dispose(self) -> None:
         if not self._entered:
             return
-        agents = list(self._agents.values())
+        agents = list(self.agents.values())
         outcomes = await asyncio.gather(*[agent.dispose() for agent in agents], return_exceptions=True)
         for session in list(self.sessions.values()):
             session.disconnect("disposed")
@@ -612,11 +596,16 @@ class AcpHost:
         return [session for session in self.sessions.values() if session.agent_id == agent.id]
 
     async def checked(self, place: SessionPlace) -> SessionPlace:
-        """Resolved. A session may work in nothing of Legation's own, but in the folder that was made for it."""
-        place = await place.resolved()
-        named = place.directories if place.cwd is None else (place.cwd, *place.directories)
-        await asyncio.to_thread(self.forbidden.check_session, [Path(each) for each in named])
-        return place
+        """Resolve it. A session may work in nothing of Legation's own, but in the folder that was made for it."""
+        if len(place.directories) > MAX_DIRECTORIES:
+            raise InvalidParams(
+                f"cannot work in more than {MAX_DIRECTORIES} additional folders; name one above them"
+            )
+        cwd = None if place.cwd is None else await real_folder(place.cwd)
+        directories = [await real_folder(each) for each in place.directories]
+        named = [Path(each) for each in (cwd, *directories) if each is not None]
+        await asyncio.to_thread(self.forbidden.check_session, named)
+        return SessionPlace(cwd, place.mcp, directories)
 
     async def find(self, session_id: str) -> Stream | None:
         return await self.log.find(session_id, self.options.workspace)
@@ -632,7 +621,7 @@ class AcpHost:
 
     def _agent(self, agent_id: str) -> Agent:
         self._must_be_open()
-        agent = self._agents.get(agent_id)
+        agent = self.agents.get(agent_id)
         if agent is None:
             raise NotFound(f"cannot find agent {agent_id}; `get_agents` lists them")
         return agent

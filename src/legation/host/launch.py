@@ -19,6 +19,7 @@ import msgspec
 from legation.agents.catalogue.catalogue import Catalogue
 from legation.agents.driver import AskingModes, SessionStart
 from legation.agents.drivers import DriverName
+from legation.agents.install.installer import Progress, unseen
 from legation.errors import Cancelled, InvalidParams, NotFound, TimedOut, Unavailable
 from legation.host.options import AgentDefinition
 from legation.redact import Redactor
@@ -186,12 +187,14 @@ class AgentLauncher:
         await self.install(entry.name)
         return await asyncio.to_thread(self.catalogue.start, entry.name)
 
-    async def install(self, name: str, version: str | None = None, *, again: bool = False) -> None:
-        """Bounded; whoever no longer waits for it ends it at the next bytes."""
+    async def install(
+        self, name: str, version: str | None = None, *, again: bool = False, told: Progress = unseen
+    ) -> None:
+        """Bounded; whoever no longer waits for it ends it at the next bytes. `told` is called in other threads."""
         until, gone = time.monotonic() + INSTALL_LIMIT, False
 
         def progress(done: int, total: int) -> None:
-            del done, total
+            told(done, total)
             if gone:
                 raise Cancelled(f"cannot go on installing {name}: nobody waits for it; start it again")
             if time.monotonic() > until:

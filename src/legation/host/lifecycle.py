@@ -124,9 +124,10 @@ class Listeners:
         try:
             listener(event)
         except Exception as error:  # noqa: BLE001 - a subscriber's own fault, isolated and told
-            if not _is_subscriber_error(event):  # else it would go round for ever
+            told, code = event_types.decode(event), DiagnosticCode.SUBSCRIBER_ERROR
+            if not isinstance(told, Diagnostic) or told.code != code:  # else it would go round for ever
                 what = f"a subscriber of {name} failed on event {event.seq}: {type(error).__name__}"
-                self._host.publish(Diagnostic(code=DiagnosticCode.SUBSCRIBER_ERROR, message=what))
+                self._host.publish(Diagnostic(code=code, message=what))
 
 
 async def _caught_up(task: asyncio.Task[None], stream: Stream, events: Subscription) -> None:
@@ -136,13 +137,6 @@ async def _caught_up(task: asyncio.Task[None], stream: Stream, events: Subscript
     while not task.done() and events.seq < stream.visible:  # noqa: ASYNC110 - the reader tells nobody
         await asyncio.sleep(0)
     await asyncio.sleep(0)
-
-
-def _is_subscriber_error(event: Event) -> bool:
-    if event.type != Diagnostic.event_type():
-        return False
-    payload = event_types.decode(event)
-    return isinstance(payload, Diagnostic) and payload.code == DiagnosticCode.SUBSCRIBER_ERROR
 
 
 def must_be_unused(stream: Stream) -> None:

@@ -270,31 +270,19 @@ class SessionPlace(NamedTuple):
     mcp: tuple[McpServer, ...] = ()
     directories: Sequence[Path | str] = ()
 
-    async def resolved(self) -> SessionPlace:
-        if len(self.directories) > MAX_DIRECTORIES:
-            raise InvalidParams(
-                f"cannot work in more than {MAX_DIRECTORIES} additional folders; name one above them"
-            )
-        cwd = None if self.cwd is None else await real_folder(self.cwd)
-        return SessionPlace(cwd, self.mcp, [await real_folder(each) for each in self.directories])
-
     def meta(
         self, definition: AgentDefinition, known: SessionMeta | None = None, *, agent_session_id: str = ""
     ) -> SessionMeta:
-        """Describe a session there. Without a folder it works where it did, and a new one where its agent does."""
+        """Describe a session there, where its paths are real. Without a folder it works where it did, and a new one where its agent does."""
         own = os.path.realpath(definition.cwd or ".")
         former = known or SessionMeta(agent_session_id=agent_session_id, cwd=own)
         return msgspec.structs.replace(
             former,
-            cwd=former.cwd if self.cwd is None else absolute(self.cwd),
-            additional_directories=tuple(map(absolute, self.directories)) or former.additional_directories,
+            cwd=former.cwd if self.cwd is None else str(self.cwd),
+            additional_directories=tuple(map(str, self.directories)) or former.additional_directories,
             agent_definition_id=definition.name,
             mcp_servers=tuple(McpServerNames.from_server(server) for server in self.mcp),
         )
-
-
-def absolute(path: Path | str) -> str:
-    return str(Path(path).absolute())
 
 
 async def real_folder(path: Path | str) -> str:
@@ -304,7 +292,7 @@ async def real_folder(path: Path | str) -> str:
     try:
         return await asyncio.to_thread(os.path.realpath, path)
     except (OSError, ValueError):  # a NUL: whoever opens it says what is wrong with it
-        return absolute(path)
+        return str(Path(path).absolute())  # noqa: ASYNC240 - which looks at no disk
 
 
 def read_meta(raw: bytes) -> SessionMeta | None:

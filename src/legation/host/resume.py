@@ -234,13 +234,10 @@ async def _transcript_of(stream: Stream, after: int, limit: int) -> str:
     if size > limit:
         [(who, [text])] = told
         told, cut = deque([(who, deque((text[len(text) - limit + _HEADED :],)))]), True
-    said = "\n\n".join(f"[{who}]\n{_quoted(''.join(pieces))}" for who, pieces in told)
+    # No word of anybody's can be taken for another's, or for the end of what is told.
+    quoted = [(who, _MARKS.sub(r"\\\g<0>", "".join(pieces))) for who, pieces in told]
+    said = "\n\n".join(f"[{who}]\n{text}" for who, text in quoted)
     return f"{LEFT_OUT}\n\n{said}" if cut else said
-
-
-def _quoted(text: str) -> str:
-    """No word of anybody's can be taken for another's, or for the end of what is told."""
-    return _MARKS.sub(r"\\\g<0>", text)
 
 
 def _words_of(row: Row) -> tuple[str, str]:
@@ -270,14 +267,11 @@ def _text_of(block: object) -> bytes:
 
 
 def _digest(value: object) -> bytes:
-    return blake2b(value if isinstance(value, bytes) else _canonical(value), digest_size=16).digest()
-
-
-def _canonical(value: object) -> bytes:
     try:
-        return msgspec.json.encode(value, order="sorted")
+        raw = value if isinstance(value, bytes) else msgspec.json.encode(value, order="sorted")
     except (UnicodeEncodeError, OverflowError):
-        return json.dumps(value, sort_keys=True).encode()
+        raw = json.dumps(value, sort_keys=True).encode()
+    return blake2b(raw, digest_size=16).digest()
 
 
 _HOST_ENDED = CutWords("the host ended before", "the host ended before")
@@ -389,7 +383,11 @@ class ResumeOrLoad:
                 raise
             await self._commit(session, live, setup, puts)
             if shorter:
-                self._tell_shorter(session, told, shown)
+                what = (
+                    f"the agent told {told.updates} updates of session {session.id} and {shown.updates} are recorded: "
+                    "what is recorded stays, and the agent may have forgotten the rest"
+                )
+                self._diagnose(DiagnosticCode.SESSION_REPLAY_SHORTER, what, session)
         return session.snapshot()
 
     async def _keep(self, session: Session) -> None:
@@ -477,18 +475,11 @@ class ResumeOrLoad:
         if active:
             await active
 
-    def _tell_shorter(self, session: Session, told: Account, shown: Account) -> None:
-        what = (
-            f"the agent told {told.updates} updates of session {session.id} and {shown.updates} are recorded: "
-            "what is recorded stays, and the agent may have forgotten the rest"
-        )
-        code = DiagnosticCode.SESSION_REPLAY_SHORTER
-        self._diagnose(code, what)
-        session.note(Diagnostic(code=code, message=what, agent_id=self.agent.id))
-
-    def _diagnose(self, code: DiagnosticCode, what: str) -> None:
-        told = Diagnostic(code=code, message=what, agent_id=self.agent.id, session_id=self.session_id)
-        self.core.stream.publish(told)
+    def _diagnose(self, code: DiagnosticCode, what: str, session: Session | None = None) -> None:
+        told = Diagnostic(code=code, message=what, agent_id=self.agent.id)
+        self.core.stream.publish(msgspec.structs.replace(told, session_id=self.session_id))
+        if session is not None:
+            session.note(told)
 
 
 def _closed_meanwhile(session: Session) -> SessionClosed:

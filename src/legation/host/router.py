@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from legation.agents.rpc import RpcFault, printable, read_params
+from legation.agents.rpc import RpcFault, answer_to, printable, read_params
 from legation.errors import AgentError, Conflict, LegationError
 from legation.host.requests.asks import answer_without_session
 from legation.host.requests.handlers import ExtensionHandler
@@ -306,7 +306,14 @@ class MessageRouter:
         )
         self._own_requests[asking] = sessions
         asking.add_done_callback(self._own_requests.pop)
-        asking.add_done_callback(lambda ended: first.note(_answered(method, ended)))
+
+        def over(_: object) -> None:
+            """Tell how it ended, also of one that was taken back before anybody was asked."""
+            answer = answer_to(method, asking)
+            error = answer if isinstance(answer, RpcError) else None
+            first.note(ExtensionAnswered(method=method, result=None if error else answer, error=error))
+
+        asking.add_done_callback(over)
         if len(sessions) == 1:
             first.talk.ends_with_turn(asking)
         return asking
@@ -319,7 +326,10 @@ class MessageRouter:
             request = read_params(params, RequestPermissionRequest)
             unknown = [each.kind for each in request.options if each.kind not in PERMISSION_OPTION_KINDS]
             if unknown or not request.options:
-                self._tell_unknown_kinds(session, unknown)
+                kinds = ", ".join(_shown(kind) for kind in unknown[:SHOWN_KINDS])
+                offers = f"options of kinds that nobody knows ({kinds})" if unknown else "no options"
+                what = f"the agent asks for a permission and offers {offers}: none of these is ever chosen"
+                self._tell(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what, session)
             answer = session.talk.permission(request)
             self._asking.add(session.stream)
             return answer
@@ -328,12 +338,6 @@ class MessageRouter:
             what = f"the agent asked for a permission, was told `cancelled`, and nobody was asked: {why}"
             self._tell(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what, session)
             return _now(RequestPermissionResponse(outcome=CancelledOutcome()))
-
-    def _tell_unknown_kinds(self, session: Session, unknown: list[str]) -> None:
-        kinds = ", ".join(_shown(kind) for kind in unknown[:SHOWN_KINDS])
-        offers = f"options of kinds that nobody knows ({kinds})" if unknown else "no options"
-        what = f"the agent asks for a permission and offers {offers}: none of these is ever chosen"
-        self._tell(DiagnosticCode.AGENT_UNREADABLE_PERMISSION, what, session)
 
     def _question(self, request: CreateElicitationRequest) -> Awaitable[object]:
         if request.session_id is None:
@@ -382,18 +386,6 @@ async def _asked(extensions: ExtensionHandler, session_ids: list[str], method: s
             return await extensions.request(session_ids, method, params)
     except TimeoutError:
         raise RpcFault(ErrorCode.INTERNAL_ERROR, f"nobody answered {method} in time") from None
-
-
-def _answered(method: str, ended: asyncio.Task[object]) -> ExtensionAnswered:
-    """Describe how it ended, also of one that was taken back before anybody was asked."""
-    if ended.cancelled():
-        taken_back = RpcError(ErrorCode.REQUEST_CANCELLED, "the request was cancelled")
-        return ExtensionAnswered(method=method, error=taken_back)
-    error = ended.exception()
-    if error is None:
-        return ExtensionAnswered(method=method, result=ended.result())
-    failed = RpcError(ErrorCode.INTERNAL_ERROR, f"{method} could not be put to anybody")
-    return ExtensionAnswered(method=method, error=error.error if isinstance(error, RpcFault) else failed)
 
 
 def _shown(name: str) -> str:

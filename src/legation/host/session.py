@@ -154,7 +154,7 @@ class Session:
         # A mode in which it does not ask, and which it could not be brought out of.
         self._stuck_in: str | None = None
         self.exit: AgentExitedEvent | None = None  # of its last agent, where that has ended
-        self._owner: Agent | None = None  # whose process is, or was, the one below
+        self.owner: Agent | None = None  # whose process is, or was, the one below
         self.process: Driver | None = None  # of its agent, to be told from the next
         self.holder: object = None  # what is to be in memory for as long as the host has the session
         self._core = core
@@ -221,16 +221,6 @@ class Session:
             raise SessionClosed(f"cannot {what} session {self.id}: it is being ended; start another")
         _ = self.agent
 
-    async def restart_agent(self, why: str) -> None:
-        """The agent no longer obeys."""
-        if self._owner is not None:
-            await self._owner.restart(why)
-
-    def tell_unasked(self) -> None:
-        """Tell of what its agent asked and nobody was told of."""
-        if self._owner is not None:
-            self._owner.router.tell_unasked()
-
     def snapshot(self) -> SessionUpdated:
         return self.meta.snapshot(self.id, self.status, self.agent_id)
 
@@ -240,7 +230,7 @@ class Session:
         """An agent has taken the session: new, loaded or resumed."""
         self._losing = False
         self._move(Act.ATTACHED)
-        self.agent_id, self._owner, self.process, self.mcp = agent.id, agent, live, mcp
+        self.agent_id, self.owner, self.process, self.mcp = agent.id, agent, live, mcp
         self.home = str(agent.definition.home or self._core.homes.home(agent.definition.name))
         self.modes, self._put_back, self._stuck_in = agent.definition.modes, 0, None
         self.has_config |= setup.config_options is not None

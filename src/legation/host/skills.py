@@ -44,7 +44,7 @@ _URL: Final = re.compile(r"https://[A-Za-z0-9.-]+(:\d{1,5})?/[A-Za-z0-9_./~%+-]+
 _REF: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}", re.ASCII)
 
 Folder: TypeAlias = Callable[[str], Awaitable[Path]]
-"""A path that somebody named, if it is a folder that is served."""
+"""The real path of a folder that somebody named, if it is served: if sessions may work there."""
 
 
 async def put_in_place(

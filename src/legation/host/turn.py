@@ -93,7 +93,7 @@ class TurnEnd:
 
 
 def unplayed_turn(
-    turn: str, prompt: tuple[ContentBlock, ...], error: RpcError, *, message: str | None = None
+    turn: str, prompt: tuple[ContentBlock, ...], error: RpcError, message: str | None
 ) -> tuple[Payload, ...]:
     """Return all of a turn that no agent has seen: what was to be said, and why it was not."""
     return (
@@ -179,7 +179,6 @@ class ToolCalls:
         self._lines: dict[str, str | None] = {}  # the commands of those that this turn has heard of
         self._cuts: dict[str, frozenset[str]] = {}  # what is not known in full, by the name of the call
         self._sizes: dict[str, int] = {}  # of those that are not over
-        self._held = 0  # all these sizes
 
     def take(self, draft: Draft) -> ToolCallPatch | None:
         """Return all that is known of the call, where this ends it: told once."""
@@ -204,10 +203,8 @@ class ToolCalls:
 
     def _make_room(self, name: str, size: int) -> None:
         """The oldest are known no more, when all of them say too much."""
-        before = self._sizes.get(name, 0)
-        self._sizes[name] = max(before, size)
-        self._held += self._sizes[name] - before
-        while self._held > KEPT_BYTES and len(self._sizes) > 1:
+        self._sizes[name] = max(self._sizes.get(name, 0), size)
+        while sum(self._sizes.values()) > KEPT_BYTES and len(self._sizes) > 1:
             oldest = next(each for each in self._sizes if each != name)
             self._forget(oldest)
             self._cuts[oldest] = frozenset(_JUDGED.values())
@@ -215,7 +212,7 @@ class ToolCalls:
     def _forget(self, name: str) -> None:
         self._calls.pop(name, None)
         self._lines.pop(name, None)
-        self._held -= self._sizes.pop(name, 0)
+        self._sizes.pop(name, None)
 
     def _note_cuts(self, call: ToolCallPatch, draft: Draft) -> None:
         cuts = self.unseen(call)

@@ -55,6 +55,7 @@ KNOWN_FIELDS: Final = frozenset(
         "mcpServers",
         "permissions",
         "changes",
+        "restOnly",
         "env",
         "bundle",
         "hide",
@@ -87,6 +88,7 @@ class RunnerConfig:
     limit_seconds: float = LIMIT_SECONDS
     rule_folders: tuple[str, ...] = ()
     changes: bool = False
+    rest_only: bool = False
     env: tuple[str, ...] = ()
     bundle: Mapping[str, str] | None = field(default=None, repr=False)
     hide: tuple[Secret, ...] = ()
@@ -184,6 +186,7 @@ def read_config(text: bytes) -> RunnerConfig:
         limit_seconds=float(given.get("limitSeconds", LIMIT_SECONDS)),
         rule_folders=tuple(given.get("ruleFolders") or ()),
         changes=bool(given.get("changes", permissions == "route")),
+        rest_only=bool(given.get("restOnly", False)),
         env=tuple(given.get("env") or ()),
         bundle=given.get("bundle"),
         hide=tuple(Secret(each, "secret") for each in given.get("hide") or ()),
@@ -251,8 +254,9 @@ def _routing_problems(given: dict[str, Any]) -> Iterator[str]:
     waits = given.get("limitWaits", 0)
     if isinstance(waits, bool) or not isinstance(waits, int) or not 0 <= waits <= 1000:
         yield "limitWaits: write how often a usage limit is waited for, from 0 to 1000"
-    if not isinstance(given.get("changes", False), bool):
-        yield "changes: write true or false"
+    for name in ("changes", "restOnly"):
+        if not isinstance(given.get(name, False), bool):
+            yield f"{name}: write true or false"
     folders = given.get("ruleFolders")
     if folders is not None and not (isinstance(folders, list) and all(_is_text(each) for each in folders)):
         yield "ruleFolders: write a list of folders, as the caller's rules name them"

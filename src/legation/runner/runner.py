@@ -181,6 +181,10 @@ async def run(
                 await asyncio.to_thread(reap, folder / HOST / "children")  # of one whose guard was killed too
                 left.code = await _unless_stopped(_end_earlier(reporter, config), signals, times.stop_grace)
                 return left.code
+            if config.rest_only:
+                _log.warning("nothing was begun here, and nothing is: the caller wants the rest alone")
+                left.code = 0
+                return left.code
             await reporter.begin_life()
             async with AsyncExitStack() as stack:
                 stack.enter_context(_guard_of(folder / HOST))

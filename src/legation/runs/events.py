@@ -21,6 +21,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from legation.errors import NotFound, StorageFailed
+from legation.runs.packs import EventPacks
 from legation.runs.run import EVENTS, Run
 from legation.runs.states import TERMINAL, RunState
 from legation.store import codec
@@ -184,7 +185,7 @@ _TOLD: Final[Mapping[str, tuple[type[PermissionAsked | PermissionAnswered | Unas
 
 
 def _decision(report: RunnerReport) -> Transaction[tuple[str, bytes, Span, str | None, int] | None]:
-    """Make an event of what the agent asked, was answered, or did unasked; a person has their name in it."""
+    """Make an event of what the agent asked, was answered, or did unasked; a person, or a supervisor, has their name in it."""
     if report.kind not in _TOLD:
         return None
     kind, member = _TOLD[report.kind]
@@ -192,9 +193,10 @@ def _decision(report: RunnerReport) -> Transaction[tuple[str, bytes, Span, str |
         told = msgspec.json.decode(getattr(report, member) or b"", type=kind)
     except jsontext.READ_ERRORS:
         return None  # whoever takes permissions refuses it by name
-    if isinstance(told, PermissionAnswered) and told.by.startswith("user:") and told.by_name is None:
-        user = told.by.removeprefix("user:")
-        told = msgspec.structs.replace(told, by_name=(yield from names_of([user])).get(user))
+    if isinstance(told, PermissionAnswered) and told.by_name is None:
+        sort, _, who = told.by.partition(":")
+        if sort in ("user", "token"):
+            told = msgspec.structs.replace(told, by_name=(yield from names_of([who])).get(who))
     made = draft(told)
     return made.type, made.raw, WHOLE, None, len(made.raw)
 
@@ -289,16 +291,22 @@ class RunEventStore:
         self._database = database
         self._content = content
         self._blobs = blobs
+        self._packs = EventPacks(database, content, blobs)
 
     async def read(
-        self, workspace: str, run_id: str, after: int, up_to_bytes: int = MAX_PAGE, *, whole: bool = True
+        self,
+        workspace: str,
+        run_id: str,
+        after: int,
+        up_to_bytes: int = MAX_PAGE,
+        *,
+        whole: bool = True,
+        wanted: int | None = None,
     ) -> list[Event]:
         """The next events above that number, at least one if there is any, else as many as fit, with what is in blobs; none where there is
-        nothing more, or where it is another's. Not `whole`: of a line that is a blob nothing but its type and its time."""
-        pages = await self._content.read(workspace, run_id, EVENTS, after, up_to_bytes)
-        events: list[Event] = []
-        for page in pages:
-            events += codec.decode(page.plain, after, _malformed)
+        nothing more, or where it is another's. Not `whole`: of a line that is a blob nothing but its type and its time. No further pack is
+        opened where as many as `wanted` are there."""
+        events = await self._stored(workspace, run_id, after, up_to_bytes, wanted)
         if whole and any(event.raw == _ELSEWHERE for event in events):
             bounds = {"first": events[0].seq, "last": events[-1].seq}
             found = await self._database.read(rows, SQL.blobs_of(workspace=workspace, run=run_id, **bounds))
@@ -313,6 +321,25 @@ class RunEventStore:
                 size += len(event.raw)
             return found_whole
         return events
+
+    async def _stored(
+        self, workspace: str, run_id: str, after: int, up_to_bytes: int, wanted: int | None
+    ) -> list[Event]:
+        """Read packs, then pages. What is packed between the two looks is in none of the pages, and found as a pack."""
+        events = list[Event]()
+        while True:
+            pages = await self._content.read(workspace, run_id, EVENTS, after, up_to_bytes)
+            if pages:
+                for page in pages:
+                    events += codec.decode(page.plain, after, _malformed)
+                return events
+            packed = await self._packs.read(workspace, run_id, after)
+            if packed is None:
+                return events
+            events += codec.decode(packed, after, _malformed)
+            after, up_to_bytes = events[-1].seq, up_to_bytes - len(packed)
+            if up_to_bytes <= 0 or (wanted is not None and len(events) >= wanted):
+                return events
 
     async def _whole(self, workspace: str, run_id: str, event: Event, name: str) -> Event:
         sealed = await self._blobs.read(name, 2 * MOST_BYTES)

@@ -68,13 +68,14 @@ class RunResource:
 @dataclass(frozen=True, slots=True)
 class RunJob:
     """A run with what was submitted and its secrets, opened for one step. `still_ours` raises where the lease no longer holds:
-    asked once more between making a thing and having it act."""
+    asked once more between making a thing and having it act. `rest_only`: nobody wants the work any more, only what was not told of it."""
 
     run: Run
     spec: RunSpec
     token: Secret
     still_ours: Callable[[], Awaitable[object]]
     secrets: dict[str, Secret] = field(default_factory=dict, repr=False)
+    rest_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ class Observation:
     error_code: str | None = None
     error_reason: str | None = None
     heard: bool = True
+    has_rest: bool = False  # of one that is gone: it may have left something that it never told
     waits_for: str | None = None  # an approval, of one that works
     paused: bool = False  # by a person
     limited_until: int | None = None  # a usage limit, of one that waits for its end
@@ -106,7 +108,7 @@ class Provider(Protocol):
         """Look for what `create` made, by its name; its id, whether or not it is still at work."""
 
     async def create(self, job: RunJob) -> str:
-        """Have it worked on; the id of what does that. Where it was begun before, only the rest is reported."""
+        """Have it worked on; the id of what does that. Where it was begun before, or is told so, only the rest is reported."""
 
     async def observe(self, run: Run) -> Observation: ...
 

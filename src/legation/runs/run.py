@@ -132,10 +132,10 @@ _WRITTEN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LeaseReturn:
-    """End of a step that changed nothing: when the run is to be looked at next."""
+    """End of a step that changed nothing: when the run is to be looked at next; None for one with which nothing is left to do."""
 
     run: Run
-    next_check_at: int
+    next_check_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,10 @@ def settle(changes: Sequence[Change], *, now_ms: int) -> Transaction[dict[str, R
             given[each.run.workspace] += 1 if each.slot == "give" else -1
         if each.ends_attempt:
             yield _end_attempt(each.run, now_ms)
-        if (section := SECTIONS.get(each.run.state)) is not None and each.run.ended_at is not None:
+        is_news = each.before.state is not each.run.state  # what is done after an end is none
+        unclean = each.run.cleanup is CleanupStatus.FAILED_TERMINAL  # then also one that somebody cancelled
+        section = "wrong" if unclean else SECTIONS.get(each.run.state)
+        if is_news and section is not None and each.run.ended_at is not None:
             yield INBOX.put(
                 workspace=each.run.workspace,
                 id=each.run.id,

@@ -51,6 +51,7 @@ STOP_GRACE: Final = (
 )
 LOCAL: Final = "file://"  # of an address of a repository
 SHORTEST_HIDDEN: Final = 8  # characters of a part of a secret: a shorter one may be any word
+SPOOL: Final = "_reports.jsonl"  # in the runner's folder, once it has begun: its journal
 PLUGIN: Final = "plugin"  # below the run's folder: its skills, for Claude Code
 SKILL: Final = "skill:"  # in a bundle, before the name of a skill
 CLONE_LIMIT: Final = 600.0  # seconds: the repository's time
@@ -239,7 +240,8 @@ class SandboxProvider:
             for name, each in job.secrets.items()
             if name.startswith(SKILL)
         }
-        await in_thread(put_texts, own, *self._skills_folder(job.run, agent, work))
+        if not job.rest_only:
+            await in_thread(put_texts, own, *self._skills_folder(job.run, agent, work))
         await in_thread(
             self._forget, job.run.attempt_id
         )  # of one that has ended: this one goes on in its folder
@@ -314,6 +316,7 @@ class SandboxProvider:
             "hide": hidden_texts(job.secrets),
             "agent": msgspec.to_builtins(program),
             "agentName": run.agent,
+            **({"restOnly": True} if job.rest_only else {}),
             # What the agent asks is decided at home: by the rules of its workspace, a supervisor or a person.
             "permissions": "route",
             # Where its provider has had enough, it waits with the agent's session, and goes on by itself.
@@ -348,7 +351,8 @@ class SandboxProvider:
                 _runner_state, run
             )  # its last word may have come just before its end
             if row is None or row["ended_at"] is None:
-                return Observation("gone", heard=row is not None and row["heard_at"] is not None)
+                heard = row is not None and row["heard_at"] is not None
+                return Observation("gone", heard=heard, has_rest=await in_thread(self._has_spool, run))
         if row["ended_at"] is None:
             return Observation(
                 "working",
@@ -358,6 +362,10 @@ class SandboxProvider:
                 limited_until=row["limited_until"],
             )
         return _ended(row["ended_kind"], row["ended_code"] or "unknown")
+
+    def _has_spool(self, run: Run) -> bool:
+        """Whether a runner began the prompt here: what it has not told is in its folder."""
+        return (self._runner_folder(run) / SPOOL).exists()
 
     def _works(self, run: Run, row: Row) -> bool:
         """Whether its process is there; one that is not known here, or is another machine's, is told by its heartbeats."""

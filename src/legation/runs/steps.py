@@ -7,6 +7,7 @@ INV-S3  The secrets of a run are opened once in the step that needs them, and dr
 
 from __future__ import annotations
 
+import logging
 import secrets as chance
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,11 +17,12 @@ from typing import Any, Final, Literal
 import msgspec
 
 from legation.clock import Clock
-from legation.errors import NotFound
+from legation.errors import LegationError, NotFound
 from legation.runs.lease import End, HeldRun, RunLeases
+from legation.runs.packs import EventPacks
 from legation.runs.provider import Observation, Provider, RunJob, RunResource, StepFailed, failure_of
-from legation.runs.run import SQL, SUBMISSION, Change, LeaseReturn, Run, hold
-from legation.runs.states import CleanupStatus, ErrorClass, RunAct, RunState, move
+from legation.runs.run import SQL, SUBMISSION, Change, LeaseLost, LeaseReturn, Run, hold
+from legation.runs.states import TERMINAL, CleanupStatus, ErrorClass, RunAct, RunState, move
 from legation.secret import Secret
 from legation.store.database.transaction import Database, Transaction, read_committed
 from legation.store.secrets.vault import ContentStore, Vault, destroy_bundles
@@ -32,7 +34,13 @@ OBSERVE_MS: Final = (
 )
 BACKOFF_MS: Final = (1_000, 5_000, 30_000, 120_000)  # after a step that failed, by how often it has
 REVIVALS: Final = 5  # starts of a runner on its folder after it has died, to have the rest reported
+RESTS: Final = 3  # the same, of a run that is cancelled
+REST_MS: Final = 30_000  # for the rest to be reported: the server's time
 CLEANUPS: Final = 5  # tries to remove what was made
+PACKS: Final = 16  # of a run in one step: so many MiB of its events
+PACK_AGAIN_MS: Final = 3_600_000  # after packs that failed: nothing is lost meanwhile, and the disk or the store may need somebody
+
+_log = logging.getLogger("legation.worker")
 
 Phase = Literal["before", "after"]
 Written = Callable[[], Transaction[None]]
@@ -45,7 +53,8 @@ class Unwanted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Tools of a step. A provider is loaded when a run needs it. `on_effect` hears of each effect before and after it: for tests that kill there."""
+    """Tools of a step. A provider is loaded when a run needs it. `on_effect` hears of each effect before and after it: for tests that kill there.
+    Without `packs` events stay in the database."""
 
     database: Database
     clock: Clock
@@ -55,6 +64,8 @@ class Tools:
     providers: Mapping[str, Callable[[], Provider]] = field(repr=False)
     observe_ms: int = OBSERVE_MS
     on_effect: OnEffect | None = None
+    packs: EventPacks | None = None
+    pack_after_ms: int = 0  # from a run's end
 
 
 @dataclass(slots=True)
@@ -204,13 +215,13 @@ async def start(work: Work) -> End:
     return work.moved(RunAct.START, work.tools.observe_ms)
 
 
-async def _create(work: Work) -> str:
+async def _create(work: Work, *, rest_only: bool = False) -> str:
     provider, token = work.provider, Secret(chance.token_urlsafe(32), "runner-token")
     spec, opened = await work.spec(), await work.secrets()
     run, now = work.run, work.now
     await work.write("register", partial(provider.journal, run, token, now), partial(_handed, run, now))
     await work.before("create")
-    job = RunJob(run, spec, token, lambda: work.leases.check(work.held), opened)
+    job = RunJob(run, spec, token, lambda: work.leases.check(work.held), opened, rest_only)
     made = await provider.create(job)
     await work.after("create")
     return made
@@ -284,11 +295,22 @@ _STANDING: Final = {
 
 
 async def stop(work: Work) -> End:
-    """End the runner; by then it has reported all, or cannot any more."""
+    """End the runner; by then it has reported all. One that died before is started again on its folder, to send the rest and no more, a few
+    times: without its events the run ends all the same."""
     await work.before("stop")
     await work.provider.cancel(work.run)
     await work.after("stop")
-    return work.moved(RunAct.END)
+    run, seen = work.run, await work.provider.observe(work.run)
+    if seen.kind != "gone" or not seen.has_rest or run.tries >= RESTS:
+        return work.moved(RunAct.END)
+    try:
+        await _record(work, await _create(work, rest_only=True))
+    except LeaseLost:
+        raise
+    except Exception as error:  # noqa: BLE001 - a run that nobody wants does not fail for what it leaves untold
+        _log.warning("cannot have the rest of %s reported: %s", run.id, failure_of(error).reason)
+    # It wakes the run when it is done; else its time is up then.
+    return Change(work.run, replace(work.run, tries=run.tries + 1), work.now + REST_MS)
 
 
 async def clean(work: Work) -> End:
@@ -375,13 +397,35 @@ async def _ended_uncleaned(work: Work) -> Change:
     return _end(work, CleanupStatus.FAILED_TERMINAL)
 
 
+async def pack(work: Work) -> End:
+    """Pack the events of a run that has ended, some at a time. What cannot be packed now stays in the database, where it is read as before."""
+    packs = work.tools.packs
+    try:
+        for _ in range(PACKS):
+            wanted = packs is not None and work.run.delete_requested_at is None
+            if packs is None or not wanted or (found := await packs.next(work.run)) is None:
+                return LeaseReturn(work.run, None)
+            await work.write("intend", partial(packs.intend, found, work.now))
+            await work.before("blob")
+            size = await packs.put(found)
+            await work.after("blob")
+            await work.write("packed", partial(packs.keep, found, size, work.now))
+    except LeaseLost:
+        raise
+    except LegationError as error:
+        _log.warning("cannot pack the events of %s now; they stay in the database: %s", work.run.id, error)
+        return work.again(PACK_AGAIN_MS)
+    return work.again(0)
+
+
 def _end(work: Work, cleanup: CleanupStatus) -> Change:
-    run = work.run
+    run, tools = work.run, work.tools
     done = work.moved(
         RunAct.CLEAN, cleanup=cleanup, ended_at=work.now, secret_id=None, machine="", has_slot=False
     )
+    due = None if tools.packs is None else work.now + tools.pack_after_ms
     return replace(
-        done, next_check_at=None, slot="give" if run.has_slot else None, ends_attempt=run.attempt > 0
+        done, next_check_at=due, slot="give" if run.has_slot else None, ends_attempt=run.attempt > 0
     )
 
 
@@ -490,10 +534,11 @@ STEPS: Final = (
         observe,
         yields=True,
     ),
-    Step("stop", frozenset({RunState.CANCELLING}), ("stop",), stop),
+    Step("stop", frozenset({RunState.CANCELLING}), ("stop", "register", "create", "record"), stop),
     Step("clean", frozenset({RunState.CLEANING}), ("remove", "removed", "secret"), clean),
 )
 LOSE: Final = Step(
     "lose", frozenset(), ("restart", "secret"), lose
 )  # in the place of any other, for a lost machine
-BY_STATE: Final = {state: step for step in STEPS for state in step.states}
+PACK: Final = Step("pack", TERMINAL, ("intend", "blob", "packed"), pack)  # of what has its end
+BY_STATE: Final = {state: step for step in (*STEPS, PACK) for state in step.states}

@@ -12,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
@@ -26,18 +27,28 @@ from legation.runs.lists import notice_of, resume_run, view_of_new
 from legation.runs.run import SQL, SUBMISSION, TOPIC, NewRun, Run, RunCaps, added_row
 from legation.runs.templates import StoredTemplate, digest_of, find_template
 from legation.secret import Secret, looks_secret
-from legation.store.audit import record_each
+from legation.store.audit import record_each, records_insertion
 from legation.store.database.transaction import (
+    Dangling,
     Database,
     Duplicate,
     Overtaken,
     Queries,
+    Statement,
     Transaction,
+    conditional,
     only,
-    read_committed,
+    with_insertions,
 )
 from legation.store.secrets.sealer import is_plain
-from legation.store.secrets.vault import MAX_PAGE, ContentStore, FirstPage, SealedBundle, Vault, put_bundles
+from legation.store.secrets.vault import (
+    MAX_PAGE,
+    ContentStore,
+    FirstPage,
+    SealedBundle,
+    Vault,
+    bundles_insertion,
+)
 from legation.tasks import Groups
 from legation.wire.api.runs import (
     FolderPlace,
@@ -155,7 +166,8 @@ class RunSubmitter:
         check_names(given)
         template, spec = await self._spec(by.workspace, given)
         entry = await self._entry(spec.agent)
-        check_names(spec)  # once more: variables are in it by now
+        if template is not None or given.variables:
+            check_names(spec)  # once more: it holds by now what was not looked at
         check_spec(spec, self._caps)
         self._check_policy(spec.policy, entry.name)
         bundle = bundle_of(entry, spec, given.secrets)
@@ -220,7 +232,7 @@ class RunSubmitter:
 
 # Safe under read committed: rows have new random ids; a key that another used meanwhile breaks the unique index, and then all of
 # it is done again, and finds that one.
-@read_committed
+@conditional
 def _add_each(
     workspace: str, ready: Sequence[_Ready], *, now_ms: int
 ) -> Transaction[list[Submitted | Exception]]:
@@ -229,8 +241,6 @@ def _add_each(
     if keys:
         rows = yield _LISTS.by_keys(workspace=workspace, keys=msgspec.json.encode(keys).decode())
         known = {row["idempotency_key"]: (row["id"], row["request_hash"]) for row in rows}
-    seen = only((yield _LISTS.worker_seen()))
-    notice = notice_of(seen["at"] if seen else None, now_ms=now_ms)
     outcomes: list[Submitted | Exception] = []
     fresh: list[_Ready] = []
     for each in ready:
@@ -238,7 +248,7 @@ def _add_each(
         found = known.get(run.idempotency_key) if run.idempotency_key is not None else None
         if found is None:
             fresh.append(each)
-            outcomes.append(Submitted(run.id, created=True, view=view_of_new(run, notice, now_ms=now_ms)))
+            outcomes.append(Submitted(run.id, created=True))
             if run.idempotency_key is not None:
                 known[run.idempotency_key] = run.id, run.request_hash
         elif found[1] == run.request_hash:
@@ -249,16 +259,29 @@ def _add_each(
                     "cannot submit this with that idempotency key: it was used for another run; take another key"
                 )
             )
-    if fresh:
-        yield from put_bundles([each.bundle for each in fresh if each.bundle is not None])
-        yield from ContentStore.add_first([each.page for each in fresh])
-        try:
-            yield SQL.each("add_run", [added_row(each.run, now_ms=now_ms) for each in fresh])
-        except Duplicate:
-            raise Overtaken("cannot submit a run: another with that key was faster; try again") from None
-        changes = [(each.by, each.run.id, _details(each.run)) for each in fresh]
-        yield from record_each("run.submitted", changes, now_ms)
-    return outcomes
+    if not fresh:
+        return outcomes
+    try:
+        # INV-M2, and one way to the database and back.
+        seen = only((yield with_insertions(_LISTS.worker_seen(), _insertions(fresh, now_ms))))
+    except Duplicate:
+        raise Overtaken("cannot submit a run: another with that key was faster; try again") from None
+    except Dangling:
+        raise NotFound("cannot submit a run there: there is no such workspace; create it first") from None
+    notice = notice_of(seen["at"] if seen else None, now_ms=now_ms)
+    views = {each.run.id: view_of_new(each.run, notice, now_ms=now_ms) for each in fresh}
+    return [
+        replace(each, view=views[each.run_id]) if isinstance(each, Submitted) and each.created else each
+        for each in outcomes
+    ]
+
+
+def _insertions(fresh: Sequence[_Ready], now_ms: int) -> Iterator[Statement]:
+    yield bundles_insertion([each.bundle for each in fresh if each.bundle is not None])
+    yield from ContentStore.first_insertions([each.page for each in fresh])
+    yield SQL.each("add_run", [added_row(each.run, now_ms=now_ms) for each in fresh])
+    changes = [(each.by, each.run.id, _details(each.run)) for each in fresh]
+    yield records_insertion("run.submitted", changes, now_ms)
 
 
 def _details(run: NewRun) -> dict[str, str | int | bool | None]:
@@ -326,9 +349,7 @@ def filled(spec: RunSpec, variables: Mapping[str, str], *, whole: bool = False) 
 
 def check_names(given: RunSubmission | RunSpec) -> None:
     """INV-M3: refuse what looks like a secret outside of `secrets`, by name and path."""
-    plain = msgspec.to_builtins(given, str_keys=True)
-    plain.pop("secrets", None)
-    for path, name in _secret_names(plain, "$"):
+    for path, name in _secret_names(given, "$"):
         raise InvalidParams(
             f"cannot take {name} at {path}: it looks like a secret; put secrets into `secrets`, where they are sealed",
             {"name": name, "path": path},
@@ -336,17 +357,34 @@ def check_names(given: RunSubmission | RunSpec) -> None:
 
 
 def _secret_names(value: object, path: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, dict):
+    if isinstance(value, msgspec.Struct):
+        for member, name, secret in _members(type(value)):
+            if (each := getattr(value, member)) is not None:
+                yield from _named_secret(each, f"{path}.{name}", name, secret=secret)
+    elif isinstance(value, dict):
         for name, each in value.items():
-            place = f"{path}.{name}"
-            if each is not None and not isinstance(each, dict) and looks_secret(name):
-                yield place, name
-            yield from _secret_names(each, place)
-    elif isinstance(value, list):
+            if each is not None:
+                yield from _named_secret(each, f"{path}.{name}", str(name), secret=looks_secret(str(name)))
+    elif isinstance(value, str):
+        if path.endswith(".url"):
+            yield from _secrets_in_address(value, path)
+    elif isinstance(value, list | tuple):
         for number, each in enumerate(value):
             yield from _secret_names(each, f"{path}[{number}]")
-    elif isinstance(value, str) and path.endswith(".url"):
-        yield from _secrets_in_address(value, path)
+
+
+def _named_secret(value: object, path: str, name: str, *, secret: bool) -> Iterator[tuple[str, str]]:
+    if secret and not isinstance(value, dict | msgspec.Struct):
+        yield path, name
+    yield from _secret_names(value, path)
+
+
+@cache
+def _members(kind: type[msgspec.Struct]) -> Sequence[tuple[str, str, bool]]:
+    """List the members of a shape, with their names in JSON, and which of those look secret; without the one carrier."""
+    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+    carrier = "secrets" if kind is RunSubmission else None
+    return [(member, name, looks_secret(name)) for member, name in names if member != carrier]
 
 
 def _secrets_in_address(text: str, path: str) -> Iterator[tuple[str, str]]:

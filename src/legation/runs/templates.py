@@ -56,8 +56,16 @@ def digest_of(said: object) -> str:
 
 def _said(value: object) -> object:
     if isinstance(value, dict):
-        return {name: found for name, each in value.items() if (found := _said(each)) not in (None, {}, [])}
+        members = ((name, _said(each) if isinstance(each, _NESTED) else each) for name, each in value.items())
+        return {
+            name: each
+            for name, each in members
+            if each is not None and (each or not isinstance(each, _NESTED))
+        }
     return [_said(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+_NESTED: Final = (dict, list, tuple)  # most members are none of these, or open
 
 
 def add_template(

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, Self, TypeAlias, cast
 
 from legation.approvals.approval import Approval, label
 from legation.approvals.queue import AWAY, AWAY_MS, first_of
@@ -27,7 +27,7 @@ from legation.errors import Conflict, LegationError, NotFound
 from legation.runs.run import CHANGES as RUN_CHANGES
 from legation.runs.run import SECTIONS
 from legation.runs.run import TOPIC as RUNS
-from legation.runs.states import RunState
+from legation.runs.states import CleanupStatus, RunState
 from legation.store.database.transaction import (
     Dangling,
     Database,
@@ -48,6 +48,7 @@ from legation.wire.events import Payload
 from legation.wire.principal import Principal
 
 if TYPE_CHECKING:
+    from legation.runs.events import RunEventStore
     from legation.store.stream import Stream
 
 STREAM: Final = "inbox"
@@ -64,6 +65,13 @@ MOST_TOLD: Final = (
 )
 OVERLAP_MS: Final = 1_000  # that two looks have in common: a change's way to its commit
 LATE_MS: Final = 30_000  # the same, of a look that nothing called for
+STUCK_EVERY: Final = (
+    5.0  # seconds between two looks for runs that hang or loop: what a person may learn of it late
+)
+MOST_WATCHED: Final = 50  # runs at work that are looked at, those changed last
+# Times as long as a look took nobody looks again: each goes over what two have in common, which is more the more is submitted.
+REST: Final = 19
+LONGEST_REST: Final = 1.0  # seconds: the readers' time
 LAST_WORDS: Final = 5.0  # seconds: the database's time at the end
 
 _SQL: Final = Queries("inbox")
@@ -309,16 +317,16 @@ class InboxItems:
                     change.ends is not None and self._void.get(key) is change.ends
                 ):  # no other turn began since
                     del self._void[key]
-                await self._tell(change.workspace, change.told)
+                await self.tell(change.workspace, change.told)
             except LegationError as error:
                 logger.warning("a change of the inbox was not written down: %s", error.code)
             finally:
                 self._behind -= 1
                 self._queue.task_done()
 
-    async def _tell(self, workspace: str, told: InboxChanged) -> None:
+    async def tell(self, workspace: str, *told: InboxChanged) -> None:
         if (stream := await self.stream(workspace)) is not None:
-            stream.append([draft(told)])
+            stream.append([draft(each) for each in told])
 
     async def _heads(self) -> dict[tuple[str, str], int]:
         found = await self._database.read(rows, _SQL.heads(server=self.server))
@@ -333,7 +341,7 @@ class InboxItems:
                 try:
                     now = await self._heads()
                     for workspace in {key[0] for key, seq in now.items() if seen.get(key) != seq}:
-                        await self._tell(workspace, InboxChanged(happened="changed"))
+                        await self.tell(workspace, InboxChanged(happened="changed"))
                     seen = now
                 except LegationError as error:  # the next time may do what this one could not
                     logger.warning("cannot look at what other servers noted: %s", error.code)
@@ -348,14 +356,16 @@ class InboxItems:
                 long = not (told.is_set() or due.is_set())  # nothing was told: what came late is looked for
                 told.clear()
                 due.clear()
+                begun = self._clock.monotonic()
                 try:
                     for workspace, events in (await self._changed_runs(changes, long=long)).items():
                         if len(events) > MOST_TOLD:
                             events = [InboxChanged(kind="run", happened="changed")]
-                        for each in events:
-                            await self._tell(workspace, each)
+                        await self.tell(workspace, *events)
                 except LegationError as error:  # the next time may do what this one could not
                     logger.warning("cannot look for runs that changed: %s", error.code)
+                if took := self._clock.monotonic() - begun:
+                    await self._clock.sleep(min(took * REST, LONGEST_REST))
 
     async def _changed_runs(
         self, changes: _RunChanges, *, long: bool = True
@@ -367,9 +377,9 @@ class InboxItems:
             seen = await self._database.read(rows, behind)
             for row in seen:
                 if changes.is_new(row):
-                    told = InboxChanged(
-                        kind="run", happened=_RUN_ENDS.get(row["state"], "changed"), id=row["id"]
-                    )
+                    unclean = row["cleanup"] == CleanupStatus.FAILED_TERMINAL
+                    happened = "wrong" if unclean else _RUN_ENDS.get(row["state"], "changed")
+                    told = InboxChanged(kind="run", happened=happened, id=row["id"])
                     found.setdefault(row["workspace_id"], []).append(told)
             if len(seen) < CHANGED_AT_ONCE:
                 return found
@@ -397,6 +407,71 @@ class _RunChanges:
         self._told[row["id"]] = mark
         self._newest = max(self._newest, row["changed_at"])
         return True
+
+
+class RunServices(Protocol):
+    """Part of a server's services that the watch over its runs needs."""
+
+    database: Database
+    clock: Clock
+    inbox_items: InboxItems
+
+    @property
+    def run_events(self) -> RunEventStore: ...
+
+
+class _Standing(NamedTuple):
+    head: int | None  # the last event that it was told by
+    stuck: str | None  # hung, looping
+
+
+class StuckRuns:
+    """Watch over the runs at work: what begins to hang or to loop, and what goes on again, is told as it happens. Nothing else tells of
+    it, for a run that hangs is one of which nothing is heard. A look costs a query, and the last events of those that said something
+    since the look before; what has ended costs nothing. `async with` it."""
+
+    def __init__(self, services: RunServices) -> None:
+        self._services = services
+        self._seen: dict[tuple[str, str], _Standing] = {}
+        self._tasks = TaskSet("legation-stuck-runs")
+
+    async def __aenter__(self) -> Self:
+        self._tasks.start(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._tasks.close()
+
+    async def _watch(self) -> None:
+        while True:
+            await self._services.clock.sleep(STUCK_EVERY)
+            try:
+                await self.look()
+            except LegationError as error:  # the next time may do what this one could not
+                logger.warning("cannot look for runs that hang: %s", error.code)
+
+    async def look(self) -> None:
+        found = await self._services.database.read(rows, _RUNS.at_work(limit=MOST_WATCHED))
+        before, self._seen = self._seen, {}
+        for row in found:
+            place = row["workspace_id"], row["id"]
+            known = before.get(place)
+            now = self._seen[place] = await self._stand(row, known)
+            if now.stuck != (known.stuck if known else None):
+                told = InboxChanged(kind="run", happened="wrong" if now.stuck else "changed", id=row["id"])
+                await self._services.inbox_items.tell(row["workspace_id"], told)
+
+    async def _stand(self, row: Row, known: _Standing | None) -> _Standing:
+        from legation.runs.events import HUNG_MS  # a server whose runs nobody submits needs none of it
+        from legation.runs.run import find_run
+
+        now_ms = self._services.clock.now_ms()
+        if known is not None and known.head == row["head"]:  # it said nothing: only the clock went on
+            silent = now_ms - (row["heard_at"] or row["changed_at"])
+            return known if known.stuck or silent <= HUNG_MS else known._replace(stuck="hung")
+        run = await self._services.database.read(find_run, row["workspace_id"], row["id"])
+        standing = None if run is None else await self._services.run_events.liveness(run, now_ms)
+        return _Standing(row["head"], standing if standing in ("hung", "looping") else None)
 
 
 def _to_answer(item: str) -> Conflict:

@@ -35,7 +35,7 @@ from legation.server.address import ServerAddress, browser_name, own_certificate
 from legation.server.auth import ProcessTokens, TokenUses
 from legation.server.fs.files import Files
 from legation.server.fs.paths import ServedFolders
-from legation.server.inbox import InboxItems
+from legation.server.inbox import InboxItems, StuckRuns
 from legation.server.installation import (
     bring_up_to_date,
     load_installation_keys,
@@ -157,6 +157,7 @@ class Services:
         await enter(sweeper(database, self.clock))
         self.retention = Retention(settings, self.sessions, self.ledger, self.log, self.clock)
         await enter(retention_upkeep(self.retention, self.clock))
+        await enter(StuckRuns(self))
         await enter(server_stream(self, troubles))
 
     # Nothing of runs is loaded before somebody asks for one.
@@ -305,9 +306,10 @@ class Services:
     async def _find_connection(self, name: str, workspace: str) -> StreamSource | None:
         if not name.startswith("acp:"):
             return None
-        from legation.server.acp.log import find
+        from legation.server.acp.log import ConnectionSource
 
-        return await find(self.log, name, workspace)
+        stream = await self.log.find(name, workspace)
+        return None if stream is None else ConnectionSource(self.log, stream)
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ import logging.handlers
 import os
 import queue
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 QUEUE_LINES: Final = 10_000  # that may wait for a slow disk or terminal
 FILE_BYTES: Final = 10 * 1024 * 1024
 FILES_KEPT: Final = 5
+NAP: Final = 0.02  # seconds that a line may wait for others: the reader's time
 END_LIMIT: Final = 0.5  # seconds: the reader's time to take the last lines
 _TOKEN: Final = re.compile(r"lgn_[A-Za-z0-9_-]{8,}")
 _IDS: Final = ("request_id", "workspace", "principal", "method", "route", "status", "ms", "stream")
@@ -61,62 +63,66 @@ class JsonLogFormatter(logging.Formatter):
         return _TOKEN.sub("[redacted:token]", self._redactor.text(text))
 
 
-class _BoundedQueueHandler(logging.handlers.QueueHandler):
-    """Drop a line when the queue is full; how many is told with the next one that gets through."""
+class _LineQueue(logging.Handler):
+    """Hand records to a thread that writes them. It is woken for the first and takes along what comes within `NAP`: woken for
+    each, it would have the server wait for it as often. What is too much is dropped; how much is told with the next that gets through.
+    """
 
-    _dropped = 0
+    def __init__(self, writer: logging.Handler) -> None:
+        super().__init__()
+        self._writer = writer
+        self._waiting: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
+        self._ending = threading.Event()
+        self._dropped = 0
+        self._thread = threading.Thread(target=self._write, name="legation-log", daemon=True)
+        self._thread.start()
+
+    def createLock(self) -> None:  # noqa: N802 - logging's own name
+        self.lock = None  # the queue is one for any thread
 
     def emit(self, record: logging.LogRecord) -> None:
         # As it is: the formatter, in the other thread, sees the record itself.
-        try:
-            if self._dropped:
-                note = f"{self._dropped} line(s) were dropped: the log could not keep up"
-                self.queue.put_nowait(
-                    logging.makeLogRecord(
-                        {"name": "legation", "levelno": 30, "levelname": "WARNING", "msg": note}
-                    )
-                )
-                self._dropped = 0
-            self.queue.put_nowait(record)
-        except queue.Full:
+        if self._waiting.qsize() >= QUEUE_LINES:
             self._dropped += 1
+            return
+        if self._dropped:
+            note = f"{self._dropped} line(s) were dropped: the log could not keep up"
+            members = {"name": "legation", "levelno": 30, "levelname": "WARNING", "msg": note}
+            self._waiting.put(logging.makeLogRecord(members))
+            self._dropped = 0
+        self._waiting.put(record)
 
-
-class _BoundedQueueListener(logging.handlers.QueueListener):
-    def __init__(self, lines: queue.Queue[logging.LogRecord | None], writer: logging.Handler) -> None:
-        super().__init__(lines, writer)
-        self._lines = lines
+    def _write(self) -> None:
+        while (record := self._waiting.get()) is not None:
+            self._ending.wait(NAP)
+            self._writer.handle(record)
+            for _ in range(self._waiting.qsize()):
+                if (record := self._waiting.get()) is None:
+                    return
+                self._writer.handle(record)
 
     def stop(self) -> None:
         # With a bound: a reader that stalls must not keep the server from ending. The thread is a daemon.
-        thread, self._thread = self._thread, None
-        with suppress(queue.Full):
-            self._lines.put(None, timeout=END_LIMIT)
-        if thread is not None:
-            thread.join(END_LIMIT)
+        self._ending.set()
+        self._waiting.put(None)
+        self._thread.join(END_LIMIT)
 
 
 @contextmanager
 def logging_to(target: Path | TextIO | int, level: LogLevel, redactor: Redactor) -> Iterator[None]:
     """Write everything that is logged there, until the end of the block."""
-    lines: queue.Queue[logging.LogRecord | None] = queue.Queue(QUEUE_LINES)
     writer = _writer(target)
     writer.setFormatter(JsonLogFormatter(redactor))
-    handler, listener, root = (
-        _BoundedQueueHandler(lines),
-        _BoundedQueueListener(lines, writer),
-        logging.getLogger(),
-    )
+    handler, root = _LineQueue(writer), logging.getLogger()
     before = root.level
     root.addHandler(handler)
     root.setLevel(level.upper())
-    listener.start()
     try:
         yield
     finally:
         root.removeHandler(handler)
         root.setLevel(before)
-        listener.stop()
+        handler.stop()
         with suppress(OSError):  # a full disk: what is left of the log is lost, and nothing else
             writer.close()
 
@@ -188,11 +194,17 @@ def secrets_of(settings: Settings) -> Iterator[Secret]:
 
 
 def log_request(summary: RequestSummary) -> None:
-    access_logger.info(
+    if not access_logger.isEnabledFor(logging.INFO):
+        return
+    # Made by hand: `info` would look for the line that it is called from, which no line of the log has.
+    record = access_logger.makeRecord(
+        access_logger.name,
+        logging.INFO,
+        "",
+        0,
         "%s %s %d",
-        summary.method,
-        summary.route or "-",
-        summary.status,
+        (summary.method, summary.route or "-", summary.status),
+        None,
         extra={
             "request_id": summary.request_id,
             "principal": summary.principal,
@@ -200,3 +212,4 @@ def log_request(summary: RequestSummary) -> None:
             "ms": round(summary.seconds * 1000, 1),
         },
     )
+    access_logger.handle(record)

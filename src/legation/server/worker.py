@@ -23,6 +23,7 @@ from starlette.routing import Route
 from legation.clock import Clock, SystemClock
 from legation.errors import LegationError
 from legation.redact import Redactor
+from legation.runs.packs import EventPacks
 from legation.runs.provider import Provider
 from legation.runs.steps import Tools
 from legation.runs.worker import Worker, WorkerOptions
@@ -43,6 +44,7 @@ from legation.server.instance import Services, served_folders
 from legation.server.logs import level_of, logging_to, secrets_of
 from legation.server.sessions.hosts import CHILDREN
 from legation.settings import Settings
+from legation.store.blobs.base import Blobs
 from legation.store.database.transaction import Database
 from legation.store.datafolder import SERVER
 from legation.store.forbidden import ForbiddenPlaces
@@ -81,6 +83,7 @@ async def _run(settings: Settings) -> None:
                 machine,
                 settings.report_url or "",
                 _options(settings),
+                _shared_blobs(settings),
             )
             await stack.enter_async_context(_status(settings, database, worker))
             with _drains(worker):
@@ -97,7 +100,10 @@ def make_worker(
     machine: str,
     report_url: str,
     options: WorkerOptions,
+    blobs: Blobs | None = None,
 ) -> Worker:
+    """Make a worker. It packs events of runs into `blobs`, which every server of the database must find."""
+
     @cache
     def sandbox() -> Provider:
         # A server whose runs nobody submits starts without agents and all that starts them.
@@ -129,7 +135,20 @@ def make_worker(
         )
 
     vault, content = Vault(database, sealer, clock), ContentStore(database, sealer, clock)
-    return Worker(Tools(database, clock, machine, vault, content, {"sandbox": sandbox}), options)
+    tools = Tools(database, clock, machine, vault, content, {"sandbox": sandbox})
+    if blobs is not None and settings.run_pack_after is not None:
+        packs = EventPacks(database, content, blobs)
+        tools = replace(tools, packs=packs, pack_after_ms=round(settings.run_pack_after * 1000))
+    return Worker(tools, options)
+
+
+def _shared_blobs(settings: Settings) -> Blobs | None:
+    """Open the blobs that all servers share; a folder is one server's own."""
+    if settings.blobs is None:
+        return None
+    from legation.store.blobs.s3 import S3Blobs
+
+    return S3Blobs(settings.blobs)
 
 
 def _options(settings: Settings, default_id: str = "") -> WorkerOptions:
@@ -151,8 +170,16 @@ async def embedded_worker(services: Services) -> AsyncIterator[None]:
         return
     report_url = settings.report_url or services.address.local_url
     options = replace(_options(settings, services.name), drain=EMBEDDED_DRAIN)
+    is_shared = services.database.dialect == "sqlite" or settings.blobs is not None
     worker = make_worker(
-        settings, services.database, services.clock, services.sealer, services.name, report_url, options
+        settings,
+        services.database,
+        services.clock,
+        services.sealer,
+        services.name,
+        report_url,
+        options,
+        services.blobs if is_shared else None,
     )
     task = asyncio.create_task(worker.run(), name="legation-worker")
     task.add_done_callback(_tell_end)

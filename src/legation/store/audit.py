@@ -12,7 +12,7 @@ import msgspec
 
 from legation.clock import new_id
 from legation.errors import InternalError
-from legation.store.database.transaction import Queries, Row, Transaction, Value
+from legation.store.database.transaction import Queries, Row, Statement, Transaction, Value
 from legation.store.secrets.sealer import must_be_plain
 from legation.wire.api.identity import AuditEntry
 from legation.wire.principal import Principal
@@ -91,8 +91,15 @@ def record_each(
     action: Change, changes: Sequence[tuple[Principal, str, Mapping[str, Detail]]], now_ms: int
 ) -> Transaction[None]:
     """As `record`, of several changes of one kind: who made each, its target and its details."""
+    yield records_insertion(action, changes, now_ms)
+
+
+def records_insertion(
+    action: Change, changes: Sequence[tuple[Principal, str, Mapping[str, Detail]]], now_ms: int
+) -> Statement:
+    """The same as a part of the statement that makes the changes."""
     rows = [_row(principal, action, target, details, now_ms) for principal, target, details in changes]
-    yield _SQL.each("record", rows)
+    return _SQL.each("record", rows)
 
 
 def _row(
@@ -124,7 +131,8 @@ def page(workspace: str, after: str | None, limit: int) -> Transaction[list[Audi
 
 
 def names_of(users: Iterable[str]) -> Transaction[dict[str, str]]:
-    """The names that people have now, by their ids: for whoever reads what they did."""
+    """The names that people have now, by their ids: for whoever reads what they did. A token has its person's, a supervisor's one the
+    name that it was made with."""
     ids = sorted(set(users))
     if not ids:
         return {}
@@ -148,19 +156,17 @@ def _entry(row: Row, names: Mapping[str, str]) -> AuditEntry:
 def _encode(action: Change, details: Mapping[str, Detail]) -> str:
     if len(details) > MOST_DETAILS:
         raise InternalError(f"cannot record {action} with more than {MOST_DETAILS} details; leave some out")
-    checked = {
-        must_be_plain(name, f"the name of a detail of {action}"): _checked(action, name, value)
-        for name, value in details.items()
-    }
+    checked = {name: _checked(action, name, value) for name, value in details.items()}
     return msgspec.json.encode(checked).decode()
 
 
 def _checked(action: Change, name: str, value: object) -> Detail:
-    what = f"detail {must_be_plain(name, f'the name of a detail of {action}')} of {action}"
+    must_be_plain(name, f"the name of a detail of {action}")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int) and -_INT64 <= value < _INT64:
         return value
+    what = f"detail {name} of {action}"
     if isinstance(value, str):
         return must_be_plain(value, what)
     del value

@@ -44,6 +44,7 @@ SKEW_MS: Final = 60_000  # by which the clocks of servers may differ
 FORGET_BATCH: Final = 1000
 TURN_LIMIT: Final = 5.0  # seconds in the line for one bucket: the time of those before, and of Postgres
 MOST_AT_ONCE: Final = 256  # callers whose takes are one statement
+MOST_KEPT: Final = 1024  # buckets of which a server remembers how it left them
 FINEST: Final = 60
 _EXACT: Final = 2**53  # up to here a float holds every whole number
 
@@ -79,6 +80,22 @@ class _Level(msgspec.Struct, frozen=True):
     at: int
 
 
+class _Stored(msgspec.Struct, frozen=True):
+    """A level as its row has it; `full_at` is for whoever forgets it."""
+
+    tokens: float
+    at: int
+    full_at: int = 0
+
+
+class _Taken(msgspec.Struct, frozen=True):
+    results: list[TakeResult]
+    left: _Stored | None = None  # None: it stays as it is
+
+
+_ALLOWED: Final = TakeResult(True)
+
+
 class Buckets:
     """The buckets of one server: of its callers one at a time goes to a bucket, and takes along whatever has come to the line
     meanwhile. So a flood at one bucket keeps one connection busy, and is a few statements."""
@@ -87,6 +104,7 @@ class Buckets:
         self._database = database
         self._clock = clock
         self._groups = Groups("legation-buckets", self._take_each, MOST_AT_ONCE)
+        self._left: dict[tuple[str, str, Limit], _Stored] = {}  # as we left them; others may have come since
 
     async def take(self, workspace: str, name: str, limit: Limit, cost: int = 1) -> TakeResult:
         _must_be_takeable(workspace, name, limit, cost)  # here: others would be refused along with it
@@ -96,7 +114,22 @@ class Buckets:
             return TakeResult(False, TURN_LIMIT)  # a line as long as that is a flood
 
     async def _take_each(self, bucket: tuple[str, str, Limit], costs: list[int]) -> list[TakeResult]:
-        return await self._database.transact(take_each, *bucket, self._clock.now_ms(), costs)
+        now_ms = self._clock.now_ms()
+        # First on trust, without a look: who is right about how it was left saves one, who is not finds out by the write.
+        former = self._left.pop(bucket, None)
+        if former is not None:
+            taken = _take(former, bucket[2], now_ms, costs)
+            allowed = all(each.allowed for each in taken.results)
+            if allowed and await self._database.transact(_leave, *bucket[:2], former, taken.left):
+                return self._keep(bucket, taken)
+        return self._keep(bucket, await self._database.transact(_take_each, *bucket, now_ms, costs))
+
+    def _keep(self, bucket: tuple[str, str, Limit], taken: _Taken) -> list[TakeResult]:
+        while len(self._left) >= MOST_KEPT:
+            del self._left[next(iter(self._left))]
+        if taken.left is not None:
+            self._left[bucket] = taken.left
+        return taken.results
 
 
 @conditional
@@ -106,44 +139,60 @@ def take(workspace: str, name: str, limit: Limit, now_ms: int, cost: int = 1) ->
     `name` says what is limited for whom, `sign-in:192.0.2.7`; it is stored as it is, so never a credential.
     """
     _must_be_takeable(workspace, name, limit, cost)
-    (result,) = yield from take_each(workspace, name, limit, now_ms, [cost])
-    return result
+    taken = yield from _take_each(workspace, name, limit, now_ms, [cost])
+    return taken.results[0]
 
 
-# Safe under read committed: the level is set only where it still is what it was read as, or where there still is none. Level and
-# time are all that a bucket has, so whoever finds them the same has missed nothing.
+# Safe under read committed, this one and the next: the level is set only where it still is what it was read as, or where there still
+# is none. Level and time are all that a bucket has, so whoever finds them the same has missed nothing.
 @conditional
-def take_each(
+def _take_each(
     workspace: str, name: str, limit: Limit, now_ms: int, costs: Sequence[int]
-) -> Transaction[list[TakeResult]]:
+) -> Transaction[_Taken]:
     """Take for some callers, in their order: as if each had come by itself at this moment."""
-    key = {"workspace": workspace, "name": name}
     # Read first: a refusal, which is what a crowded bucket mostly gives, costs no write and gets in nobody's way.
-    row = only((yield _BUCKETS.level(**key)))
+    row = only((yield _BUCKETS.level(workspace=workspace, name=name)))
+    former = None if row is None else _Stored(row["tokens"], row["updated_at"])
+    taken = _take(former, limit, now_ms, costs)
+    if not (yield from _leave(workspace, name, former, taken.left)):
+        raise Overtaken(f"cannot take of the bucket {name}: others were faster; try again")
+    return taken
+
+
+@conditional
+def _leave(workspace: str, name: str, former: _Stored | None, left: _Stored | None) -> Transaction[bool]:
+    """Set a level; whether it still was what it is taken for. One that is gone was full, by the clock of whoever forgot it."""
+    if left is None:
+        return True
+    moved = yield _BUCKETS.set_level(
+        workspace=workspace,
+        name=name,
+        tokens=left.tokens,
+        updated_at=left.at,
+        full_at=left.full_at,
+        former=None if former is None else former.tokens,
+        former_at=None if former is None else former.at,
+    )
+    return bool(moved)
+
+
+def _take(former: _Stored | None, limit: Limit, now_ms: int, costs: Sequence[int]) -> _Taken:
     full = limit.capacity * limit.per_ms
-    stored = None if row is None else _Level(round(row["tokens"] * limit.per_ms), row["updated_at"])
+    stored = None if former is None else _Level(round(former.tokens * limit.per_ms), former.at)
     level = _Level(full, now_ms) if stored is None else _refilled(stored, limit, now_ms)
     parts, results = level.parts, []
     for cost in costs:
         missing = cost * limit.per_ms - parts
         if missing <= 0:
             parts = -missing
-            results.append(TakeResult(True))
+            results.append(_ALLOWED)
         else:
             results.append(TakeResult(False, (level.at - now_ms + _refill_ms(missing, limit)) / 1000))
     # Where the clock was set back that is remembered, whether anything is taken or not.
     if parts < level.parts or (stored is not None and level.at < stored.at):
-        moved = yield _BUCKETS.set_level(
-            **key,
-            tokens=parts / limit.per_ms,
-            updated_at=level.at,
-            full_at=level.at + _refill_ms(full - parts, limit),
-            former=None if row is None else row["tokens"],
-            former_at=None if row is None else row["updated_at"],
-        )
-        if not moved:
-            raise Overtaken(f"cannot take of the bucket {name}: others were faster; try again")
-    return results
+        full_at = level.at + _refill_ms(full - parts, limit)
+        return _Taken(results, _Stored(parts / limit.per_ms, level.at, full_at))
+    return _Taken(results)
 
 
 def _must_be_takeable(workspace: str, name: str, limit: Limit, cost: int) -> None:

@@ -30,6 +30,7 @@ TABLES: Final = {
     "trace_step": "traces", "trace_head": "traces", "approval": "traces",
     "trace_content": "content", "content_key": "content", "content_page": "content", "content_stream": "content",
     "run": "runs", "run_template": "runs", "run_attempt": "runs", "run_resource": "runs", "run_event": "runs",
+    "run_pack": "runs",
     "run_output": "runs", "run_output_failure": "runs", "cleanup_attempt": "runs", "usage_ledger": "runs",
 }  # fmt: skip
 _FOLDERS: Final = {

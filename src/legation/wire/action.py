@@ -610,7 +610,7 @@ class Decision(msgspec.Struct, frozen=True):
     message: str | None = None
     params: Mapping[str, object] | None = None
     grant: str | None = None
-    by_name: str | None = None  # of a person, where `by` is an id
+    by_name: str | None = None  # of a person or a supervisor, where `by` is an id
 
 
 def offers_only_always(options: Iterable[PermissionOption]) -> bool:

@@ -127,7 +127,7 @@ class PermissionAnswered(Payload):
     option_id: str | None = None
     reason: str | None = None
     message: str | None = None
-    by_name: str | None = None  # of a person, where `by` is an id
+    by_name: str | None = None  # where `by` is an id: a person's, or `supervisor:` and its token's name
 
     @classmethod
     def from_decision(cls, ask_id: str, decision: Decision, option_id: str | None) -> "PermissionAnswered":
@@ -426,7 +426,7 @@ _NULL_SAYS_SOMETHING = {
     "tool_call_update": frozenset({"rawInput", "rawOutput"}),
 }
 
-_ACP_TYPES = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
+ACP_TYPES = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
 _decoders = {cls.event_type(): msgspec.json.Decoder(cls) for cls in EVENT_TYPES}
 
 
@@ -460,7 +460,7 @@ def update_draft(
 
 def decode(event: Event | Draft) -> Known | Unrecognized:
     """The typed payload of a row. What this version cannot type is Unrecognized; nothing raises."""
-    if event.type in _ACP_TYPES:
+    if event.type in ACP_TYPES:
         return decode_update(event.brief)
     decoder = _decoders.get(event.type)
     if decoder is None:

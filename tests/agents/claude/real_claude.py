@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.agents.real_claude_acp import QUIET, RealAgent
+from tests.agents.real_claude_acp import QUIET, ChosenApprover, RealAgent
 from tests.host.rig import definition_of, rig
 
 from legation.host.options import AgentDefinition
+from legation.host.requests.handlers import ApproveAll
 from legation.proc import Command, child_environment
 from legation.testing.model import ScriptedModel
 
@@ -32,7 +33,8 @@ async def real_claude(
     program: str, place: Path, *, env: dict[str, str] | None = None, **options: Any
 ) -> AsyncIterator[RealAgent]:
     """`options` are the host's."""
-    async with ScriptedModel() as model, rig(place, **options) as made:
+    chooser = ChosenApprover(options.pop("approver", ApproveAll()))
+    async with ScriptedModel() as model, rig(place, approver=chooser, **options) as made:
         defined = definition(program, place, model, env)
         session = await made.open((await made.host.spawn_agent(defined)).agent_id)
-        yield RealAgent(made, model, defined, session)
+        yield RealAgent(made, model, defined, session, chooser)

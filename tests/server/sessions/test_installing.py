@@ -1,6 +1,7 @@
 """Creating a session installs a locked agent that is missing; the agent is the rehearsal one in disguise."""
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -87,3 +88,29 @@ async def test_installing_again_fetches_again(talk: SessionClient, registry: Loc
     assert answer.json()["already_installed"] is False
     assert len(registry.asked) > asked
     assert (await talk.call("POST", "/v1/agents/codex-acp/install", {"agentVersion": "1"})).status_code == 404
+
+
+async def test_an_installation_is_followed_byte_by_byte_and_says_how_it_ended(
+    talk: SessionClient, registry: LocalRegistry
+) -> None:
+    async def followed() -> list[tuple[str, dict[str, object]]]:
+        answer = await talk.call("POST", "/v1/agents/codex-acp/install/stream", {})
+        assert answer.headers["content-type"] == "text/event-stream"
+        frames = [each.split("\n") for each in answer.text.split("\n\n") if "event: " in each]
+        return [
+            (event.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for event, data in frames
+        ]
+
+    *_, (last, told) = await followed()
+    assert (last, told["already_installed"]) == ("installed", False)
+    assert [event for event, _ in await followed()] == ["installed"]  # it is there
+    assert (await talk.call("POST", "/v1/agents/nobody/install/stream", {})).status_code == 404
+
+
+async def test_an_installation_that_fails_says_why_at_its_end(
+    talk: SessionClient, registry: LocalRegistry
+) -> None:
+    registry.files.clear()
+    answer = await talk.call("POST", "/v1/agents/codex-acp/install/stream", {})
+    assert "event: failed" in answer.text
+    assert json.loads(answer.text.rpartition("data: ")[2])["detail"].startswith("cannot fetch")

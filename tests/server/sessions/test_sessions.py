@@ -4,6 +4,7 @@ import pytest
 from tests.server.sessions.session_client import SessionClient
 
 from legation.host.options import SessionMeta
+from legation.server.routes import sessions as routes
 from legation.server.sessions.record import Details, SessionRecord
 from legation.wire.api.sessions import SessionInfo
 from legation.wire.universal.shapes import Metadata
@@ -62,6 +63,35 @@ async def test_the_list_comes_in_pages_where_that_is_asked_for(talk: SessionClie
     first = (await talk.call("GET", "/v1/sessions?limit=1")).json()
     behind = (await talk.call("GET", f"/v1/sessions?cursor={first['next']}")).json()
     assert (len(behind["sessions"]), behind["next"]) == (5, None)
+
+
+async def test_the_list_is_searched_page_by_page_and_a_search_has_an_end(
+    talk: SessionClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "PAGE", 2)
+    monkeypatch.setattr(routes, "LOOKED_THROUGH", 4)
+    for number in range(9):
+        await put_on_record(talk, f"{'odd' if number % 2 else 'even'}-{number}", number)
+
+    async def page(query: str) -> tuple[list[str], str | None]:
+        told = (await talk.call("GET", f"/v1/sessions?{query}")).json()
+        return [each["sessionId"] for each in told["sessions"]], told["next"]
+
+    found: list[str] = []
+    query = "limit=3&search=ODD"
+    names, behind = await page(query)
+    while behind is not None:
+        found += names
+        names, behind = await page(f"{query}&cursor={behind}")
+    assert found + names == ["odd-7", "odd-5", "odd-3", "odd-1"]
+    # What is rare is not looked for through the whole record at once, and the page says where to go on.
+    names, behind = await page("search=even-0")
+    assert (names, behind is not None) == ([], True)
+    assert (await page("search=even 8"))[0] == ["even-8"]
+    assert (await page("agent=nobody"))[0] == []
+    assert (await page("state=ended&limit=500"))[0] == []
+    assert (await page("state=idle&limit=1"))[0] == ["even-8"]
+    assert (await page("since=99999999999999"))[0] == []
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,31 @@
 // Agents: which are here, in which version, signed in or not, and the one next step of each.
-import { html, useEffect, useState } from "../vendor/preact.js";
-import { get, may, part, post } from "../api.js";
+import { html, signal, useEffect, useState } from "../vendor/preact.js";
+import { Problem, get, may, open, part, read } from "../api.js";
+import { readEvents } from "../state/stream.js";
 import { address } from "../state/place.js";
 import { Chip, Copy, Failed, Icon, Loading } from "../parts/basics.js";
+import { megabytes } from "../parts/text.js";
+
+// What this tab installs, by agent: {done, total} in bytes, as far as they are known. It goes on while somebody looks at other pages.
+const installs = signal({});
+const say = (name, told) => (installs.value = { ...installs.value, [name]: told });
+
+async function install(name) {
+  const path = `v1/agents/${part(name)}/install/stream`;
+  const stop = new AbortController();
+  const tell = (told) => say(name, { ...told, cancel: () => stop.abort() });
+  let ended = null;
+  tell({});
+  try {
+    const answer = await open("POST", path, {}, stop.signal);
+    if (!answer.ok) await read(answer, path);
+    await readEvents(answer.body, (kind, told) => (kind === "progress" ? tell(told) : (ended = { kind, told })));
+    if (ended?.kind !== "installed") throw new Problem(ended?.told.status ?? 0, ended?.told ?? {});
+    say(name, null);
+  } catch (failed) {
+    say(name, stop.signal.aborted ? null : { failed });
+  }
+}
 
 export function Agents() {
   const [agents, setAgents] = useState(null);
@@ -22,30 +45,34 @@ export function Agents() {
 }
 
 function Line({ agent, reload }) {
-  const [installing, setInstalling] = useState(false);
-  const [problem, setProblem] = useState(null);
-  const install = async () => {
-    setInstalling(true);
-    setProblem(null);
-    await post(`v1/agents/${part(agent.id)}/install`, {}).then(() => reload(true), setProblem);
-    setInstalling(false);
-  };
+  const told = installs.value[agent.id];
+  const installing = told?.cancel ? told : null;
+  const problem = told?.failed;
   const builtIn = agent.id === "rehearsal";
-  const here = installing ? html`<${Chip} tone="work">Installing, checking hashes<//>` : builtIn
+  const broken = agent.installed && agent.problem;
+  const here = installing ? html`<${Installing} ...${installing} />` : broken
+    ? html`<${Chip} tone="bad" icon="wrong">Does not start<//>` : builtIn
     ? html`<${Chip} tone="good" icon="check">Built in<//>` : agent.installed
     ? html`<${Chip} tone="good" icon="check">Installed<//>` : html`<${Chip}>Not installed<//>`;
   const command = `legation agents login ${agent.id}`;
   const signedOut = agent.signIn === "signed out" && !agent.credentialsAvailable;
   return html`<tr><td><b>${agent.id}</b><small>${builtIn
     ? "built in, scripted, needs no key" : agent.title}</small></td><td>${here}</td><td>
-    <code>${agent.version ?? agent.wantedVersion ?? "unknown"}</code></td>
+    <code>${agent.version ?? agent.wantedVersion ?? "unknown"}</code>${agent.installed && agent.version === agent.wantedVersion && html` <span class="muted">as locked</span>`}</td>
     <td>${builtIn ? "not needed" : agent.credentialsAvailable
       ? html`<span class="good">A credential is here</span>` : signedOut && agent.installed
-      ? html`<span class="wait-word">Signed out</span> <code>${command}</code> <${Copy} text=${command} />` : agent.signIn || "asked for when it starts"}${agent.installed && agent.problem &&
-      html`<p class="note bad">${agent.problem}</p>`}${problem &&
+      ? html`<span class="wait-word">Signed out</span> <code>${command}</code> <${Copy} text=${command} />` : agent.signIn || "asked for when it starts"}${broken && html`<p class="note bad">${agent.problem}</p>`}${problem &&
       html`<p class="note bad" role="alert">${problem.message}</p>`}</td>
-    <td class="right">${!may("operate") ? null : agent.installed || builtIn
+    <td class="right">${!may("operate") ? null : installing
+      ? html`<button type="button" class="quiet" onClick=${installing.cancel}>Cancel</button>` : broken
+      ? html`<button type="button" onClick=${() => reload(true)}>Try again</button>` : agent.installed || builtIn
       ? html`<a class="button" href=${address(`sessions/new?agent=${part(agent.id)}`)}>New session</a>`
-      : html`<button type="button" disabled=${installing} onClick=${install}>${installing ? "Installing"
-      : "Install"}</button>`}</td></tr>`;
+      : html`<button type="button" onClick=${() => install(agent.id).then(() => reload(true))}>Install</button>`}</td></tr>`;
+}
+
+// By bytes; when all have come they are unpacked, and each file is compared with the lock.
+function Installing({ done = 0, total = 0 }) {
+  const words = !total ? "asking the registry" : done < total ? `${megabytes(done)} of ${megabytes(total)} MB` : "checking hashes";
+  return html`<div class="installing" role="status"><span class="work">Installing</span> <span class="muted">${words}</span>
+    <progress aria-label="Installing" max=${total || 1} value=${done} /></div>`;
 }

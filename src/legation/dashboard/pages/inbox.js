@@ -17,8 +17,9 @@ const SECTIONS = [
   ["wrong", "Going wrong", "newest first"],
   ["ready", "Ready", "not looked at yet"],
 ];
+const CALM_MS = 1000; // after the pointer moved over the list
 const FOLDED = ["supervisor", "others"];
-const ICONS = { Edit: "edit", Delete: "edit", Move: "edit", Run: "execute", Read: "read", Fetch: "fetch", Search: "search", Answer: "question", Failed: "wrong", "Timed out": "wrong", "Cut off": "wrong", "Agent ended": "wrong", Ended: "good" };
+const ICONS = { Edit: "edit", Delete: "edit", Move: "edit", Run: "execute", Read: "read", Fetch: "fetch", Search: "search", Answer: "question", Failed: "wrong", "Timed out": "wrong", "Cut off": "wrong", "Agent ended": "wrong", "Cleanup failed": "wrong", Hangs: "wrong", Loops: "again", Ended: "good" };
 
 function Row({ row, chosen, gone }) {
   const { item, members } = row;
@@ -33,10 +34,10 @@ function Row({ row, chosen, gone }) {
       html` <span class="times">×${members.length}</span>`}</span>
     <span class="when">${isSession ? html`<${Ago} at=${item.since} suffix="" />`
       : html`<${Left} since=${item.since} until=${item.expiresAt} />`}</span>
-    <span class="who">${!isSession && (item.sessionTitle ?? item.sessionId) &&
-      html`<${Agent} mono=${false} text=${many ? members.map((each) => each.sessionTitle ?? each.sessionId).join(", ") : (item.sessionTitle ?? item.sessionId)} /> · `}${item.agent}</span>
-    ${!isSession && html`<span class="age"><${Ago} at=${item.since} /></span>`}
-    <span class="why">${gone ? html`<em>${gone}</em>` : html`${item.injectionRisk &&
+    ${!isSession && html`<span class="who">${(item.sessionTitle ?? item.sessionId) &&
+      html`<${Agent} mono=${false} text=${many ? members.map((each) => each.sessionTitle ?? each.sessionId).join(", ") : (item.sessionTitle ?? item.sessionId)} /> · `}${item.agent}</span>`}
+    <span class="age">${!isSession ? html`<${Ago} at=${item.since} />` : gone ? "" : item.section === "ready" ? "Read" : "Open"}</span>
+    <span class="why">${gone ? html`<em>${gone}</em>` : html`${isSession && `${item.agent} · `}${item.injectionRisk &&
       html`<b class="bad">signs of injection</b> · `}${item.outside &&
       html`<b class="bad">outside the workspace</b> · `}${item.rule &&
       html`<code>${item.rule}</code>`}${item.rule && item.why && " · "}${item.why &&
@@ -46,8 +47,46 @@ function Row({ row, chosen, gone }) {
   </a>`;
 }
 
+// The list as it is shown: under a pointer that moves it stays as it is, so that nobody presses what was not there.
+function useCalm(live, movedAt) {
+  const [shown, setShown] = useState(live);
+  useEffect(() => {
+    let due = null;
+    const look = () => {
+      const rest = movedAt.current + CALM_MS - performance.now();
+      if (rest > 0) due = setTimeout(look, rest);
+      else setShown(live);
+    };
+    if (shown !== live) look();
+    return () => clearTimeout(due);
+  }, [live]);
+  return [shown ?? live, () => setShown(live)];
+}
+
+// Rows that came and were not in view yet: they are where they belong, and a pill leads there.
+function useUnseen(list, told, visible) {
+  const known = useRef(null);
+  const [unseen, setUnseen] = useState([]);
+  const look = () => {
+    const place = list.current?.getBoundingClientRect();
+    if (!place) return;
+    known.current ??= new Set(told.items.map((item) => item.id));
+    const found = visible.map((row) => row.item.id).filter((name) => {
+      if (known.current.has(name)) return false;
+      const { top, bottom } = element(list, name)?.getBoundingClientRect() ?? place;
+      if (top < place.bottom && bottom > place.top) known.current.add(name);
+      return !known.current.has(name);
+    });
+    setUnseen((before) => (before.join() === found.join() ? before : found));
+  };
+  useLayoutEffect(look, [told, visible.length]);
+  return [unseen, look];
+}
+const element = (list, name) => list.current?.querySelector(`[data-id="${CSS.escape(name)}"]`);
+
 export function Inbox({ id, session }) {
-  const told = inbox.value;
+  const movedAt = useRef(-Infinity);
+  const [told, showNow] = useCalm(inbox.value, movedAt);
   const list = useRef(null);
   const kept = useRef(null); // the chosen row as it was last seen: it stays until somebody leaves it
   const [apart, setApart] = useState(new Set());
@@ -68,8 +107,8 @@ export function Inbox({ id, session }) {
 
   // New rows go to their rank at once, and the chosen one stays where it is on the screen.
   const before = useRef(null);
-  const element = id && list.current?.querySelector(`[data-id="${CSS.escape(current?.item.id ?? "")}"]`);
-  before.current = element ? element.offsetTop - list.current.scrollTop : null;
+  const chosen = id && current && element(list, current.item.id);
+  before.current = chosen ? chosen.offsetTop - list.current.scrollTop : null;
   useLayoutEffect(() => {
     const now = id && list.current?.querySelector(".chosen");
     if (now && before.current !== null) list.current.scrollTop = now.offsetTop - before.current;
@@ -78,16 +117,24 @@ export function Inbox({ id, session }) {
     list.current?.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
   }, [id]);
 
+  const [unseen, look] = useUnseen(list, told, visible);
+  const held = new Set(told?.items.map((item) => item.id));
+  const waiting = (inbox.value?.items ?? []).filter((item) => !held.has(item.id) && !FOLDED.includes(item.section)).length;
+  const toNew = () => {
+    showNow();
+    if (unseen.length) element(list, unseen[0])?.scrollIntoView({ block: "center" });
+  };
+
   const move = (by) => {
     if (!visible.length) return;
     const at = visible.indexOf(current);
     const next = visible[at < 0 ? (by > 0 ? 0 : visible.length - 1) : at + by];
     if (next) go(where(next.item) + location.search);
   };
-  const look = () => {
+  const lookAt = () => {
     if (current && ["wrong", "ready"].includes(current.item.section)) post(`v1/inbox/${part(current.item.id)}/looked-at`, { since: current.item.since }).catch(() => {});
   };
-  useKeys(LIST, { j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1), x: look, "/": () => search.current?.focus(), Escape: () => id && go(`inbox${location.search}`) });
+  useKeys(LIST, { j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1), x: lookAt, "/": () => search.current?.focus(), Escape: () => id && go(`inbox${location.search}`) });
 
   if (!told && problem.value) return html`<main>
     <${Failed} what="the inbox" problem=${problem.value} again=${readInbox} still="Agents that wait go on waiting." /></main>`;
@@ -101,7 +148,8 @@ export function Inbox({ id, session }) {
         <input ref=${search} type="search" aria-label="Search the inbox" placeholder="Search" value=${find} onInput=${(event) => setQuery({ q: event.target.value })} /></label><${Notify} /></header>
       <div class="tabs" role="group" aria-label="Show">${[["all", "All"], ...SECTIONS].map(([name, label]) => html`<button type="button" aria-pressed=${show === name} onClick=${() => setQuery({ show: name === "all"
         ? "" : name })}>${label} <span>${name === "all" ? count("you") + count("wrong") + count("ready") : count(name)}</span></button>`)}</div>
-      <div class="rows" ref=${list} role="listbox" aria-label="What waits" tabindex=${current ? -1 : 0}>
+      ${waiting + unseen.length > 0 && html`<div class="pill-place"><button type="button" class="pill-button" onClick=${toNew}><${Icon} name="inbox" /> ${waiting + unseen.length} new</button></div>`}
+      <div class="rows" ref=${list} role="listbox" aria-label="What waits" tabindex=${current ? -1 : 0} onScroll=${look} onPointerMove=${() => (movedAt.current = performance.now())} onPointerLeave=${() => (movedAt.current = -Infinity)}>
         ${SECTIONS.map(([name, label, order]) => {
           const mine = visible.filter((row) => row.item.section === name);
           if (!mine.length) return null;

@@ -5,7 +5,7 @@ import { changed } from "../state/inbox.js";
 import { useRecord } from "../state/record.js";
 import { connection } from "../state/stream.js";
 import { clock, exact, now, span } from "../state/clock.js";
-import { address, go, query, setQuery } from "../state/place.js";
+import { address, event, go, query, setQuery } from "../state/place.js";
 import { DIALOG, ITEM, useKeys } from "../state/keys.js";
 import { files as filesOf } from "../state/patch.js";
 import { Ago, Chip, Copy, Failed, Icon, Key, Loading, levelOf } from "../parts/basics.js";
@@ -66,7 +66,7 @@ export function Run({ id }) {
   const [opened, setOpened] = useState({});
   const [failed, setFailed] = useState(null);
   const [resuming, setResuming] = useState(false);
-  const view = query.value.get("view") ?? "overview";
+  const view = query.value.get("view") ?? (event.value ? "transcript" : "overview");
   const read = () =>
     Promise.all([get(`v1/runs/${part(id)}`), get(`v1/runs/${part(id)}/details`), get(`v1/runs/${part(id)}/changes`)]).then(([fresh, more, patch]) => {
       setRun(fresh);
@@ -104,9 +104,9 @@ export function Run({ id }) {
     <header class="run-head"><p class="crumbs"><a href=${address("runs")}>Runs</a> › <code>${id}</code> <${Copy} text=${id} label="Copy the id" /></p>
       <div class="run-title"><h1><${Agent} mono=${false} text=${title} /> <${RunState} run=${run} asks=${asks} /></h1>
         <div class="buttons"><${Copy} words="Copy as curl" text=${() => `curl -N -H "Authorization: Bearer $LEGATION_TOKEN" '${location.origin}${root}v1/runs/${part(id)}/events/sse'`} />
-          ${may("operate") && html`<${Buttons} run=${run} act=${act} resume=${() => setResuming(true)} />`}
+          ${may("operate") && html`<${Buttons} run=${run} act=${act} resuming=${resuming} resume=${() => setResuming(true)} />`}
           ${asks.length > 0 && html`<a class="button filled" href=${address(askPlace(asks[0], id))}>Look and answer <${Key}>↵<//></a>`}
-          ${over && parsed.length > 0 && view !== "changes" && html`<button type="button" class="filled" onClick=${() => setQuery({ view: "changes" })}>Review the patch</button>`}</div></div>
+          ${over && parsed.length > 0 && view !== "changes" && html`<button type="button" class=${run.state === "failed" ? "" : "filled"} onClick=${() => setQuery({ view: "changes" })}>Review the patch</button>`}</div></div>
       <p class="muted">${run.agent} · ${over ? html`${word(run)} <${Ago} at=${run.endedAt} />, after ${span(took)}` : run.startedAt
         ? html`since ${span(took)}` : html`submitted <${Ago} at=${run.createdAt} />`}${parsed.length > 0 && html` · ${parsed.length} ${parsed.length === 1 ? "file" : "files"} <${Counts} ...${sum(parsed)} />`}${!over &&
         evidence(run, heard.current) && html` · <span class="wait-word"><${Agent} mono=${false} text=${evidence(run, heard.current)} /></span>`}</p>
@@ -135,12 +135,12 @@ const firstLine = (submission) => submission?.prompts[0].split("\n").map((line) 
 // The agent's own folder, as its calls name it: the server tells it of no run.
 const workFolder = (told) => [...told.files.keys()].map((path) => path.match(/^(.*\/runs\/run_[^/]+\/work)\//)?.[1]).find(Boolean) ?? null;
 
-function Buttons({ run, act, resume }) {
+function Buttons({ run, act, resume, resuming }) {
   const [sure, setSure] = useState(false);
   const off = connection.value.state !== "live";
   useKeys(DIALOG, sure ? { Escape: () => setSure(false) } : {});
   const quiet = (name, body) => act(name, body).catch(() => {});
-  if (run.state === "failed") return html`<button type="button" disabled=${off} onClick=${resume}><${Icon} name="again" /> Resume…</button>`;
+  if (run.state === "failed") return html`<button type="button" class=${resuming ? "" : "filled"} disabled=${off} onClick=${resume}><${Icon} name="again" /> Resume…</button>`;
   if (hasEnded(run)) return html`<a class="button" href=${address(`runs/new?agent=${part(run.agent)}`)}>Submit another</a>`;
   if (sure) return html`<button type="button" class="danger" disabled=${off} onClick=${() => (setSure(false), quiet("cancel"))}>Yes, cancel it</button>
     <button type="button" class="quiet" onClick=${() => setSure(false)}>Back <${Key}>Esc<//></button>`;
@@ -175,7 +175,7 @@ function Track({ run, details, told }) {
   const over = hasEnded(run);
   const attempt = details.attempts.at(-1);
   const machines = details.attempts.map((each) => each.machine);
-  const waited = told.decisions.filter((each) => each.row?.ask && (each.byName || levelOf(each.by) !== "policy")).map((each) => Math.max(0, each.at - each.row.ask.askedAt));
+  const waited = told.decisions.filter((each) => each.row?.ask && levelOf(each.by, each.byName) !== "policy").map((each) => Math.max(0, each.at - each.row.ask.askedAt));
   const gone = details.cleanup.filter((step) => step.state === "gone").length;
   const wrong = ["failed", "timed_out"].includes(run.state);
   const begun = attempt?.handedAt ?? null;

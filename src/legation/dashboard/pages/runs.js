@@ -51,7 +51,7 @@ export function Runs() {
       ${found.map((each) => html`<tr key=${each.id} class="run-row"><td><${RunState} run=${each} /></td><td><a href=${address(`runs/${part(each.id)}`)}><${Agent} mono=${false} text=${each.title ?? each.id} /></a>
         <small>${waiting(each) ?? (evidence(each) ? html`<${Agent} mono=${false} text=${evidence(each)} />` : html`<code>${each.id}</code>`)}</small></td><td>${each.agent}</td>
         <td class="right">${each.costUsd === null ? "" : money(each.costUsd)}</td><td class="right"><${Ago} at=${each.endedAt ?? each.startedAt ?? each.createdAt} suffix="" /></td></tr>`)}
-      </tbody></table>${!found.length && html`<p class="pad muted">None of these is such a run.</p>`}<footer class="pad muted">${number(found.length)} of ${number(runs.length)}${next
+      </tbody></table>${!found.length && html`<p class="pad muted">None of these is such a run.</p>`}<footer class="pad muted">${number(found.length)} of the ${number(runs.length)} loaded${next
         ? html` · <button type="button" class="link" onClick=${more}>Load more</button>` : ""}
         <span class="grow" />Search and filters stand in the address.</footer></div>`}
   </main>`;

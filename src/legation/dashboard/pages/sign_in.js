@@ -38,7 +38,7 @@ export function SignIn({ done }) {
     setBusy(false);
   };
   useEffect(() => {
-    if (path.value[0] !== "sign-in") localStorage.setItem(WANTED, location.pathname.slice(location.pathname.indexOf("/ui") + 4) + location.search);
+    if (path.value[0] !== "sign-in") localStorage.setItem(WANTED, location.pathname.slice(location.pathname.indexOf("/ui") + 4) + location.search + location.hash);
     const code = location.hash.slice(1);
     if (path.value[0] === "sign-in" && code) {
       history.replaceState(null, "", location.pathname); // neither the history nor a screenshot keeps it

@@ -6,7 +6,7 @@ import { may, me, part, post } from "../api.js";
 import { where } from "../state/inbox.js";
 import { connection } from "../state/stream.js";
 import { clock, ms, now, span } from "../state/clock.js";
-import { go } from "../state/place.js";
+import { address, askedAt, go } from "../state/place.js";
 import { ARMED_AFTER_MS, DIALOG, ITEM, clickCounts, useKeys } from "../state/keys.js";
 import { Icon, Key } from "./basics.js";
 import { Agent, folder } from "./text.js";
@@ -86,7 +86,7 @@ export function Actions({ detail, members, next, split, seen, paintedAt, reload 
   useKeys(DIALOG, mode ? { Escape: () => setMode(null) } : {});
 
   if (!pending) return html`<footer class="bar"><${Outcome} detail=${detail} second=${second} />
-    <${Next} next=${next} /></footer>`;
+    ${detail.status === "expired" && detail.session_id && may("operate") && html`<${AskAgain} detail=${detail} off=${offline} />`}<${Next} next=${next} /></footer>`;
   if (over) return html`<footer class="bar"><div class="outcome" role="status">
     <b>Its time is over.</b> It did not happen.</div><${Next} next=${next} /></footer>`;
   if (!can) return html`<footer class="bar"><p>You may look. Answering takes the role approver.</p></footer>`;
@@ -213,7 +213,7 @@ function Grant({ detail, sending, back, send, failed, setNote }) {
 
 function Outcome({ detail, second }) {
   const mine = detail.resolved_by === `${me.value.kind}:${me.value.id}`;
-  const who = mine ? "you" : (detail.resolved_by_name ?? detail.resolved_by ?? "policy");
+  const who = mine ? "you" : (detail.resolved_by_name ?? detail.asked?.supervisor.by_name ?? detail.resolved_by ?? "policy");
   const at = detail.resolved_at;
   const waited = at ? span(ms(at) - ms(detail.created_at)) : "";
   const text = {
@@ -230,6 +230,16 @@ function Outcome({ detail, second }) {
   return html`<div class=${`outcome ${detail.status}`} role="status" aria-live="polite">
     <${Icon} name=${{ approved: "good", denied: "denied", expired: "clock" }[detail.status] ?? "call"} /><div>
     <b>${text[0]}</b> <span class="muted">${text[1]}</span></div></div>`;
+}
+
+function AskAgain({ detail, off }) {
+  const [note, setNote] = useState(null);
+  const place = askedAt(detail.session_id);
+  const what = detail.command ?? detail.paths?.[0]?.path ?? detail.tool;
+  const words = `Nobody answered in time when you asked for ${what}, so it did not happen; nobody refused it. Ask again if it is still needed.`;
+  const send = () => post(`v1/${place}/messages`, place.startsWith("runs/") ? { prompt: words } : { message: words }).then(() => setNote("It was asked to."), (failed) => setNote(failed.message));
+  return html`<div class="buttons">${note ? html`<p role="status">${note}</p>` : html`<button type="button" class="filled" disabled=${off} onClick=${send}>Ask it to try again</button>`}
+    <a class="button quiet" href=${address(place)}>Open where it was asked</a></div>`;
 }
 
 export function Next({ next }) {

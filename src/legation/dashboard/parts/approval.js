@@ -1,6 +1,6 @@
 // One approval: what would happen, why I am asked, what is known of it, and the answer.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { get, me, part } from "../api.js";
+import { call, get, may, me, part } from "../api.js";
 import { changed, outcomes } from "../state/inbox.js";
 import { ms } from "../state/clock.js";
 import { address, askedAt, go } from "../state/place.js";
@@ -67,7 +67,7 @@ export function Approval({ id, row, next, split }) {
       <p class="bound"><${Icon} name="lock" /> Your answer counts for exactly this action <code>${short(detail.digest)}</code>${detail.policy_version
         ? html` under policy <code>${short(detail.policy_version)}</code>` : ""}, once.</p>
       <div ref=${end} class="end" />
-    </div><${Evidence} detail=${detail} /></div>
+    </div><${Evidence} detail=${detail} reload=${load} /></div>
     <${Actions} detail=${detail} members=${members} next=${next} split=${split} seen=${seen && whole} paintedAt=${paintedAt} reload=${load} />`;
 }
 
@@ -124,9 +124,9 @@ function Levels({ detail }) {
       ? html`<${Agent} mono=${false} text=${policy.reason} />`
       : `${(KIND[detail.kind] ?? "calls").toLowerCase()}: ask ${policy.verdict === "human_approval" ? "a person" : "the supervisor"}`}</small></li>
     <li><span><${Level} level="supervisor" /> Supervisor</span><b>${state}</b><small>${supervisor.state === "escalated"
-      ? html`${supervisor.by}${supervisor.confidence === null
+      ? html`${supervisor.by_name ?? supervisor.by}${supervisor.confidence === null
       ? "" : `, ${supervisor.confidence} sure`}${supervisor.reasoning
-      ? html`: <${Agent} mono=${false} text=${supervisor.reasoning} />` : ""}` : waited}</small></li>
+      ? html`: <${Agent} mono=${false} text=${supervisor.reasoning} />` : ""}` : supervisor.by_name ?? waited}</small></li>
     <li class=${person.state === "waiting" ? "waits" : ""}><span><${Level} level="person" /> Person</span>
       <b>${person.state === "waiting" ? "You" : detail.resolved_by_name ?? "Not yet"}</b><small>${reviewers.length
       ? html`for ${reviewers.join(", ")} · no grant lifts this`
@@ -221,9 +221,9 @@ function Members({ members }) {
 
 // What a call was about, as its arguments say it: a command, a path, an address.
 const about = (params) => ["command", "path", "file_path", "url", "pattern", "query"].map((name) => params?.[name]).find((each) => typeof each === "string") ?? "";
-const levelBy = (trace) => (trace.approved_by_name ? "person" : trace.approved_by ? levelOf(trace.approved_by) : trace.approval_status === "denied" ? "person" : "policy");
+const levelBy = (trace) => (trace.approved_by ? levelOf(trace.approved_by, trace.approved_by_name) : trace.approval_status === "denied" ? "person" : "policy");
 
-function Evidence({ detail }) {
+function Evidence({ detail, reload }) {
   const [lately, setLately] = useState(null);
   useEffect(() => {
     if (detail.session_id) get(`traces?session=${part(detail.session_id)}&limit=7`).then((told) => setLately(told.filter((each) => each.approval_id !== detail.id)), () => setLately([]));
@@ -251,7 +251,7 @@ function Evidence({ detail }) {
       ${detail.session_id && html`<a href=${address(askedAt(detail.session_id))}>Show all in the session</a>`}</section>
     <section><h2>Grants in force</h2>${detail.active_grants.length ? detail.active_grants.map((grant) => html`<p key=${grant.id}>
       <code>${grant.tools}</code> for ${grant.agent}${grant.folder ? html` in <code>${folder(grant.folder)}</code>`
-      : ""}<br /><small class="muted">${Math.max(0, Math.round((ms(grant.expires_at) - Date.now()) / 60000))} min left · by ${grant.granted_by}</small></p>`)
+      : ""}<br /><small class="muted">${Math.max(0, Math.round((ms(grant.expires_at) - Date.now()) / 60000))} min left · by ${grant.granted_by}${may("approve") && me.value.level === 2 && html` · <button type="button" class="link" onClick=${() => call("DELETE", `grants/${part(grant.id)}`).then(reload, () => {})}>Revoke</button>`}</small></p>`)
       : html`<p class="muted">None.${detail.injection_risk
       ? " None would count here: where there are signs of injection, somebody is asked each time." : ""}</p>`}</section>
   </aside>`;

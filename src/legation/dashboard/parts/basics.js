@@ -54,7 +54,8 @@ export const Level = ({ level, tone = "" }) =>
   html`<svg class=${`level ${tone}`} viewBox="0 0 24 24" role="img" aria-label=${level}>
     <path d=${SHAPES[level]} /></svg>`;
 
-export function levelOf(by) {
+export function levelOf(by, name) {
+  if (name) return name.startsWith("supervisor:") ? "supervisor" : "person";
   if (!by || by === "policy" || by.startsWith("grant:") || by.startsWith("policy")) return "policy";
   return by.startsWith("user:") || by.startsWith("process:") ? "person" : "supervisor";
 }
@@ -107,7 +108,7 @@ export function Failed({ what, problem, again, still }) {
     <h2><${Icon} name="wrong" /> Cannot load ${what}.</h2>
     <p>${problem.status ? `The server answered ${problem.status}: ${problem.message}` : problem.message} ${still}</p>
     ${problem.request && html`<p class="muted">Request <code>${problem.request}</code></p>`}
-    <p><button type="button" class="filled" onClick=${again}>Try again</button></p>
+    <p><button type="button" class="filled" onClick=${again}>Try again</button> <${Copy} words="Copy for a report" text=${() => `Cannot load ${what}: ${problem.status || "no answer"}, ${problem.message} ${problem.request}`} /></p>
   </div>`;
 }
 

@@ -1,47 +1,63 @@
 // An agent's prose as markdown: made safe, with nothing in it that loads or runs.
 //
-// marked makes the markup, DOMPurify takes out what is not on a short list, and we then make chips of what was a picture
-// from elsewhere or an address of another kind than the web's.
-import { html, signal, useLayoutEffect, useRef } from "../vendor/preact.js";
-import { shown, strip } from "./text.js";
+// marked reads it, and what it found becomes elements of a short list here: no markup is ever made of an agent's words, so there is none
+// to clean. Raw HTML is text; a picture from elsewhere and an address of another kind than the web's are chips.
+import { html, signal, useMemo } from "../vendor/preact.js";
+import { Agent, shown } from "./text.js";
 
-const TAGS = ["p", "br", "hr", "em", "strong", "del", "code", "pre", "blockquote", "ul", "ol", "li", "h1", "h2", "h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td", "a", "img", "input"];
 const PICTURE = /^data:image\/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=\s]+$/;
+const ENTITY = /&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z][a-z\d]{1,31});/gi;
 const LONGEST = 200_000; // characters that are read as markdown; more is text
-const tools = signal(null);
+const DEEPEST = 40; // quotes and lists within each other; what is deeper is text
+const Lexer = signal(null);
 let asked = false;
-
-// Raw HTML is the agent's text, not markup.
-const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 
 function load() {
   if (asked) return;
   asked = true;
-  import("../vendor/markdown.js").then(({ Marked, DOMPurify }) => (tools.value = { marked: new Marked({ gfm: true, async: false, renderer: { html: ({ raw }) => escaped(raw) } }), purify: DOMPurify }), () => {});
+  import("../vendor/markdown.js").then((module) => (Lexer.value = module.Lexer), () => {});
 }
 
-export function render(text) {
-  const { marked, purify } = tools.value;
-  const raw = marked.parse(text);
-  const made = purify.sanitize(raw, { ALLOWED_TAGS: TAGS, ALLOWED_ATTR: ["href", "src", "alt", "type", "checked", "disabled", "start", "align"], ALLOWED_URI_REGEXP: /^(?:https?:|mailto:|data:image\/)/i, ALLOW_DATA_ATTR: false, RETURN_DOM_FRAGMENT: true, ADD_URI_SAFE_ATTR: ["src"] });
-  for (const link of made.querySelectorAll("a")) {
-    const to = link.getAttribute("href");
-    if (!to || !/^(https?:|mailto:)/i.test(to)) {
-      link.replaceWith(chip(`${link.textContent} · not a web address, not made a link`));
-      continue;
-    }
-    Object.assign(link, { target: "_blank", rel: "noopener noreferrer" });
+const decoded = (text) => text.replace(ENTITY, (found) => new DOMParser().parseFromString(found, "text/html").body.textContent);
+const words = (token) => shown(decoded(token.text));
+const all = (tokens, deep) => (deep > DEEPEST ? shown(tokens.map((token) => token.raw).join("")) : tokens.map((token) => MADE[token.type]?.(token, deep + 1) ?? shown(token.raw)));
+const inside = (tag) => (token, deep) => html`<${tag}>${all(token.tokens, deep)}<//>`;
+const outside = (to, text) => html`<a href=${to} target="_blank" rel="noopener noreferrer">${text}</a>`;
+
+const MADE = {
+  space: () => "",
+  def: () => "",
+  hr: () => html`<hr />`,
+  br: () => html`<br />`,
+  paragraph: inside("p"),
+  blockquote: inside("blockquote"),
+  strong: inside("strong"),
+  em: inside("em"),
+  del: inside("del"),
+  heading: (token, deep) => html`<${`h${token.depth}`}>${all(token.tokens, deep)}<//>`,
+  text: (token, deep) => (token.tokens ? all(token.tokens, deep) : words(token)),
+  escape: words,
+  html: (token) => (token.block ? html`<p>${shown(token.raw)}</p>` : shown(token.raw)),
+  code: (token) => html`<pre><code>${shown(token.text)}</code></pre>`,
+  codespan: (token) => html`<code>${shown(token.text)}</code>`,
+  checkbox: (token) => html`<input type="checkbox" disabled checked=${token.checked} aria-label=${token.checked ? "done" : "to do"} /> `,
+  list: (token, deep) => html`<${token.ordered ? "ol" : "ul"} start=${token.ordered && token.start !== 1 ? token.start : undefined}>${token.items.map((item) => html`<li>${all(item.tokens, deep)}</li>`)}<//>`,
+  table: (token, deep) => {
+    const row = (cells, tag) => html`<tr>${cells.map((cell) => html`<${tag} align=${cell.align}>${all(cell.tokens, deep)}<//>`)}</tr>`;
+    return html`<table><thead>${row(token.header, "th")}</thead><tbody>${token.rows.map((cells) => row(cells, "td"))}</tbody></table>`;
+  },
+  link: (token, deep) => {
+    const to = decoded(token.href);
+    if (!/^(https?:|mailto:)/i.test(to)) return html`<span class="chip">${all(token.tokens, deep)} · not a web address, not made a link</span>`;
     const host = hostOf(to);
-    if (host && !link.textContent.includes(host)) link.after(chip(host));
-  }
-  for (const image of made.querySelectorAll("img")) {
-    if (PICTURE.test(image.getAttribute("src") ?? "")) continue;
-    image.replaceWith(address(image.getAttribute("src"), image.getAttribute("alt") || "picture", "not loaded"));
-  }
-  for (const input of made.querySelectorAll("input")) if (input.type !== "checkbox") input.remove();
-  mark(made);
-  return made;
-}
+    return html`${outside(to, all(token.tokens, deep))}${host && !token.text.includes(host) && html`<span class="chip">${host}</span>`}`;
+  },
+  image: (token) => {
+    if (PICTURE.test(token.href)) return html`<img src=${token.href} alt=${token.text} />`;
+    const host = /^https?:/i.test(token.href) ? hostOf(token.href) : "";
+    return html`<span class="chip">${host || "a picture"} · <${Agent} mono=${false} text=${token.text || "picture"} /> · not loaded${host && outside(token.href, " Open")}</span>`;
+  },
+};
 
 function hostOf(to) {
   try {
@@ -51,45 +67,20 @@ function hostOf(to) {
   }
 }
 
-function chip(text) {
-  const made = document.createElement("span");
-  made.className = "chip";
-  made.textContent = strip(text).clean;
-  return made;
-}
-
-function address(to, alt, words) {
-  const host = /^https?:/i.test(to ?? "") ? hostOf(to) : "";
-  const made = chip(`${host || "a picture"} · ${alt} · ${words}`);
-  if (host) {
-    const link = Object.assign(document.createElement("a"), { href: to, target: "_blank", rel: "noopener noreferrer", textContent: " Open" });
-    made.append(link);
-  }
-  return made;
-}
-
-// Invisible characters become marks here, too.
-function mark(root) {
-  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-  const nodes = [];
-  while (walker.nextNode()) nodes.push(walker.currentNode);
-  for (const node of nodes) {
-    const parts = shown(node.data);
-    if (parts.length === 1) {
-      if (parts[0] !== node.data) node.data = parts[0];
-      continue;
-    }
-    node.replaceWith(...parts.map((part) => (typeof part === "string" ? part : Object.assign(document.createElement("span"), { className: "mark", textContent: part.props.children }))));
+function read(text) {
+  try {
+    return new Lexer.value({ gfm: true }).lex(text);
+  } catch {
+    return null; // quotes within quotes without an end: it is text
   }
 }
 
 export function Markdown({ text }) {
   load();
-  const place = useRef(null);
-  const ready = tools.value !== null && text.length <= LONGEST;
-  useLayoutEffect(() => {
-    if (ready) place.current.replaceChildren(render(text));
+  const ready = Lexer.value !== null && text.length <= LONGEST;
+  const made = useMemo(() => {
+    const tokens = ready ? read(text) : null;
+    return tokens && all(tokens, 0);
   }, [text, ready]);
-  return ready ? html`<div key="made" class="markdown" dir="auto" ref=${place} />`
-    : html`<div key="plain" class="markdown plain" dir="auto">${shown(text)}</div>`;
+  return html`<div class=${made ? "markdown" : "markdown plain"} dir="auto">${made ?? shown(text)}</div>`;
 }

@@ -1,8 +1,8 @@
 // Views of a record that sessions and runs share: its rows, what changed, what was decided, the events as they came.
-import { html, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { part } from "../api.js";
 import { clock } from "../state/clock.js";
-import { address } from "../state/place.js";
+import { address, event as wanted } from "../state/place.js";
 import { LIST, useKeys } from "../state/keys.js";
 import { Ago, Icon, Level, levelOf } from "./basics.js";
 import { Counts, Diff } from "./diff.js";
@@ -13,6 +13,14 @@ import { Agent, number, within } from "./text.js";
 export const waits = (told) => (told?.rows ?? []).filter((row) => (row.ask || row.kind === "question") && !row.answer);
 export const askPlace = (row, id) => (row.kind === "question" ? `inbox/${part(id)}/q/${part(row.told.id)}` : `inbox/${part(row.ask.id)}`);
 
+// Where the event is that the address names, once the whole record is there: in the row that it is part of.
+function useEvent(rows, ready) {
+  return useMemo(() => {
+    const index = ready && wanted.value ? rows.findLastIndex((row) => row.seq <= wanted.value) : -1;
+    return index < 0 ? null : { index };
+  }, [wanted.value, ready]);
+}
+
 // `place`: folder and address of what the rows are of.
 export function Rows({ told, place, opened, setOpened }) {
   const toggle = (row) => (open) => setOpened((before) => ({ ...before, [row.seq]: typeof open === "boolean" ? open : !before[row.seq] }));
@@ -20,6 +28,8 @@ export function Rows({ told, place, opened, setOpened }) {
   const [finding, setFinding] = useState(false);
   const [at, setAt] = useState(null);
   const [note, setNote] = useState("");
+  const asked = useEvent(told.rows, !told.partial);
+  useEffect(() => void (asked && setAt(asked)), [asked]);
   const field = useRef(null);
   useLayoutEffect(() => field.current?.focus(), [finding]);
   const open = () => (setFinding(true), field.current?.focus());
@@ -36,10 +46,10 @@ export function Rows({ told, place, opened, setOpened }) {
   return html`${finding && html`<form class="find" role="search" onSubmit=${find}><label class="search"><${Icon} name="search" />
     <input type="search" aria-label="Find in the transcript" placeholder="Find, then Enter" ref=${field} /></label> <span role="status">${note}</span>
     <button type="button" class="quiet" onClick=${() => setFinding(false)}>Close</button></form>`}
-  <${VirtualRows} at=${at} rows=${told.rows} keyOf=${(row) => row.seq} label="Transcript" follow render=${(row) => html`<${Row} row=${row} session=${place} opened=${opened[row.seq]} toggle=${toggle(row)} />`} />`;
+  <${VirtualRows} at=${at} rows=${told.rows} keyOf=${(row) => row.seq} label="Transcript" follow render=${(row) => html`<${Row} row=${row} session=${place} marked=${at && row === told.rows[at.index]} opened=${opened[row.seq]} toggle=${toggle(row)} />`} />`;
 }
 
-export const Raw = ({ events }) => html`<${VirtualRows} rows=${events} keyOf=${(event) => event.seq} label="Raw events" size=${24} follow render=${(event) => html`<details class="raw-event">
+export const Raw = ({ events }) => html`<${VirtualRows} at=${useEvent(events, events.length > 0)} rows=${events} keyOf=${(event) => event.seq} label="Raw events" size=${24} follow render=${(event) => html`<details class=${`raw-event ${event.seq === wanted.value ? "marked" : ""}`}>
   <summary><code>${event.seq}</code> <time>${clock(event.at)}</time> <code>${event.type}</code></summary><pre>
   <${Agent} text=${JSON.stringify(event.raw, null, 2).slice(0, 100_000)} /></pre></details>`} />`;
 
@@ -67,7 +77,7 @@ export function Decisions({ told }) {
   const rows = told.rows.filter((row) => row.ask);
   if (!rows.length) return html`<div class="state quiet-state"><h2>Nothing was decided.</h2>
     <p>The agent has asked for nothing yet.</p></div>`;
-  return html`<div class="scroll pad"><table class="table"><thead><tr><th>Action</th><th>Decision</th>
+  return html`<div class="scroll pad"><table class="table decided"><thead><tr><th>Action</th><th>Decision</th>
     <th>When</th></tr></thead><tbody>${rows.map((row) => html`<tr key=${row.ask.id}><td>
     <a href=${address(`inbox/${part(row.ask.id)}`)}><${Agent} text=${row.ask.title} /></a></td><td>
     <${Decision} ask=${row.ask} answer=${row.answer} /></td><td>
@@ -88,7 +98,7 @@ export function Plan({ told }) {
 
 export function Levels({ told }) {
   const levels = { policy: [0, 0], supervisor: [0, 0], person: [0, 0] };
-  for (const each of told.decisions) levels[each.byName ? "person" : levelOf(each.by)][each.outcome === "approved" ? 0 : 1]++;
+  for (const each of told.decisions) levels[levelOf(each.by, each.byName)][each.outcome === "approved" ? 0 : 1]++;
   return html`<section><h2>Decisions <small>${told.decisions.length}</small></h2>${told.decisions.length
     ? html`<ul class="levels-list">${Object.entries(levels).filter(([, [yes, no]]) => yes + no).map(([level, [yes, no]]) => html`<li key=${level}>
     <${Level} level=${level} tone=${no ? "bad" : "good"} /> ${yes + no} by ${level === "policy"

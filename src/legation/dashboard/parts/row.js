@@ -2,8 +2,8 @@
 import { html, useState } from "../vendor/preact.js";
 import { part } from "../api.js";
 import { exact, minute, span } from "../state/clock.js";
-import { address } from "../state/place.js";
-import { Icon, KindIcon, Level, levelOf, verb } from "./basics.js";
+import { address, path } from "../state/place.js";
+import { Copy, Icon, KindIcon, Level, levelOf, verb } from "./basics.js";
 import { Counts, Diff, compare } from "./diff.js";
 import { Markdown } from "./markdown.js";
 import { Output } from "./terminal.js";
@@ -12,9 +12,11 @@ import { Agent, bytes, cutLines, number, shown, within } from "./text.js";
 const FILES_AT_ONCE = 5; // of one call in the transcript; all are among the changes
 const PICTURES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
-export function Row({ row, session, opened, toggle }) {
-  return html`<article class=${`turn ${row.kind}`} id=${`e${row.seq}`}><span class="at">${row.at &&
-    html`<time title=${exact(row.at)}>${minute(row.at)}</time>`}</span>
+export function Row({ row, session, opened, toggle, marked }) {
+  const here = `${address(path.value.map(part).join("/"))}${location.search}#e${row.seq}`;
+  return html`<article class=${`turn ${row.kind} ${marked ? "marked" : ""}`} id=${`e${row.seq}`}><span class="at">${row.at &&
+    html`<a href=${here} title=${exact(row.at)} aria-label=${`Event ${row.seq}, ${minute(row.at)}`}><time>${minute(row.at)}</time></a>`}
+    <${Copy} label="Copy a link to this" text=${() => location.origin + here} /></span>
     <div class="said">${SAID[row.kind]?.({ row, session, opened, toggle }) ?? null}</div></article>`;
 }
 
@@ -61,7 +63,7 @@ const SAID = {
 
 export function Decision({ ask, answer }) {
   if (!answer) return html`<a class="decision waits" href=${address(`inbox/${part(ask.id)}`)}><${Level} level="person" /> waits for an answer</a>`;
-  const level = answer.byName ? "person" : levelOf(answer.by);
+  const level = levelOf(answer.by, answer.byName);
   const good = answer.outcome === "approved";
   const who = answer.byName ?? (answer.by === "policy" ? "policy" : answer.by);
   const word = good && level === "policy" ? "allowed" : answer.outcome;

@@ -56,6 +56,7 @@ export function bytes(count) {
   return count < 1e6 ? `${(count / 1e3).toFixed(count < 1e4 ? 1 : 0)} kB` : `${(count / 1e6).toFixed(1)} MB`;
 }
 
+export const megabytes = (count) => (count / 1e6).toFixed(count < 1e7 ? 1 : 0);
 export const number = (value) => Number(value).toLocaleString("en");
 export const short = (digest) => (digest ? `${digest.slice(0, 4)}…${digest.slice(-4)}` : "");
 

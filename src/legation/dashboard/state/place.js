@@ -2,10 +2,11 @@
 import { computed, signal } from "../vendor/preact.js";
 import { root } from "../api.js";
 
-const read = () => ({ path: location.pathname.slice(root.length + 2).replace(/^\/|\/$/g, ""), query: location.search });
+const read = () => ({ path: location.pathname.slice(root.length + 2).replace(/^\/|\/$/g, ""), query: location.search, hash: location.hash });
 const here = signal(read());
 export const path = computed(() => here.value.path.split("/").filter(Boolean).map(decodeURIComponent));
 export const query = computed(() => new URLSearchParams(here.value.query));
+export const event = computed(() => Number(here.value.hash.match(/^#e(\d+)$/)?.[1] ?? 0)); // of a record, that the address names; 0: none
 export const address = (to) => `${root}ui/${to}`;
 
 // Where something was asked: a session, or the run whose runner has its name and the number of the attempt.
@@ -13,10 +14,11 @@ export const askedAt = (session) =>
   session.startsWith("run_") ? `runs/${encodeURIComponent(session.replace(/-\d+$/, ""))}` : `sessions/${encodeURIComponent(session)}`;
 
 addEventListener("popstate", () => (here.value = read()));
+addEventListener("hashchange", () => (here.value = read()));
 
 export function go(to, { replace = false } = {}) {
   const next = address(to);
-  if (next === location.pathname + location.search) return;
+  if (next === location.pathname + location.search + location.hash) return;
   history[replace ? "replaceState" : "pushState"](null, "", next);
   here.value = read();
 }
@@ -38,5 +40,5 @@ addEventListener("click", (event) => {
   const url = new URL(link.href);
   if (url.origin !== location.origin || !url.pathname.startsWith(`${root}ui`) || link.target || link.download) return;
   event.preventDefault();
-  go(url.pathname.slice(root.length + 3) + url.search);
+  go(url.pathname.slice(root.length + 3) + url.search + url.hash);
 });

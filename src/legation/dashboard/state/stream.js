@@ -66,7 +66,10 @@ async function open() {
     else {
       failures = 0;
       say("live");
-      await read(answer.body.getReader(), alive);
+      await readEvents(answer.body, take, () => {
+        alive();
+        connection.value.heard = Date.now(); // no news for those who watch: the state is as it was
+      });
     }
   } catch {
     // A cut: what follows is the same as after a refusal.
@@ -92,34 +95,37 @@ async function refused(answer, names) {
   }
 }
 
-async function read(reader, alive) {
+// Server-sent events of any body: `take(kind, told)` for each, `alive` whenever something comes.
+export async function readEvents(body, take, alive = () => {}) {
+  const reader = body.getReader();
   const decoder = new TextDecoder();
   let rest = "";
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
     alive();
-    connection.value.heard = Date.now(); // no news for those who watch: the state is as it was
     rest += decoder.decode(value, { stream: true });
     let end;
     let from = 0;
     while ((end = rest.indexOf("\n\n", from)) >= 0) {
-      take(rest.slice(from, end));
+      frame(rest.slice(from, end), take);
       from = end + 2;
     }
     rest = rest.slice(from);
   }
 }
 
-function take(frame) {
+function frame(text, take) {
   let kind = "message";
   let data = "";
-  for (const line of frame.split("\n")) {
+  for (const line of text.split("\n")) {
     if (line.startsWith("event:")) kind = line.slice(6).trim();
     else if (line.startsWith("data:")) data += line.slice(5);
   }
-  if (!data) return;
-  const told = JSON.parse(data);
+  if (data) take(kind, JSON.parse(data));
+}
+
+function take(kind, told) {
   const entry = followed.get(told.stream);
   if (kind === "end") {
     followed.delete(told.stream);

@@ -299,8 +299,7 @@ class Git:
     def __init__(self, program: str, repository: Repository, folder: Path) -> None:
         self.no_oid = "0" * 2 * hashlib.new(repository.algorithm).digest_size
         self._program = program
-        self._root = repository.root
-        self._algorithm = repository.algorithm
+        self._repository = repository
         self._folder = folder
         self._objects = folder / "git" / "objects"
         _lay_out(folder, repository)
@@ -317,7 +316,7 @@ class Git:
         try:
             done = subprocess.run(
                 [self._program, *arguments],
-                cwd=self._root,
+                cwd=self._repository.root,
                 env=self._environment(index) if env is None else env,
                 input=stdin,
                 stdout=output,
@@ -351,7 +350,7 @@ class Git:
 
     def write_blob(self, content: bytes) -> str:
         data = b"blob %d\0" % len(content) + content
-        oid = hashlib.new(self._algorithm, data).hexdigest()
+        oid = hashlib.new(self._repository.algorithm, data).hexdigest()
         file = self._loose(oid)
         if not file.exists():
             file.parent.mkdir(exist_ok=True)
@@ -370,11 +369,11 @@ class Git:
 
     def _environment(self, index: Path | None = None) -> dict[str, str]:
         return {
-            "PATH": trusted_path(self._root),
+            "PATH": trusted_path(self._repository.root),
             "HOME": str(self._folder / "home"),
             "LC_ALL": "C",
             "GIT_DIR": str(self._folder / "git"),
-            "GIT_WORK_TREE": str(self._root),
+            "GIT_WORK_TREE": str(self._repository.root),
             "GIT_INDEX_FILE": str(index or self._folder / "none"),
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_CONFIG_GLOBAL": os.devnull,

@@ -111,18 +111,19 @@ class GitTree:
         self._relative = (f"--relative={os.fsdecode(self._prefix)}",) if self._prefix else ()
         self.close = scratch.close
         self._scratch = scratch  # which goes with what has it
-        self._place = scratch.path
-        self._before = self._place / "before"
+        self._before = scratch.path / "before"
         self._is_seeded = self._seed(repository)
         self._notes = self._update(self._before)
 
     def changes(self) -> FolderChanges:
-        after, before = self._place / "after", self._place / "shown"
+        after, before = self._scratch.path / "after", self._scratch.path / "shown"
         shutil.copy2(self._before, after)  # with its time, which tells git what may have changed since
         shutil.copy2(self._before, before)
         notes = self._notes | self._update(after)
         later = self._tree(after)
-        raws = self._compare(self._tree(before), later)
+        listing = ("diff-tree", "-r", "-z", "--raw", "--no-renames", *self._relative)
+        pairs = _pairs(self._git.run(*listing, self._tree(before), later))
+        raws = [_Raw.read(head, path) for head, path in pairs]
         notes |= self._fetch_originals(before, raws)
         files, diff, cut = self._patch(self._tree(before), later, raws)
         notes |= cut
@@ -165,7 +166,7 @@ class GitTree:
         files = _Sorting(self._forbidden.look())
         root = os.fsencode(self._root) + b"/"
         for path in present:
-            files.add(path, root + path, self._name(path))
+            files.add(path, root + path, shown(path.removeprefix(self._prefix).rstrip(b"/")))
         edits = [_edit("0", self._git.no_oid, path) for path in [*gone, *files.gone]]
         edits += [_edit(mode, self._git.write_blob(mark), path) for path, mode, mark in files.opaque]
         update = ("update-index", "--add", "--remove", "--replace", "-z")
@@ -184,15 +185,8 @@ class GitTree:
         gone = [path for letter, path in pairs if letter == b"D"]
         return gone, [path for letter, path in pairs if letter != b"D"] + others.split(b"\0")[:-1]
 
-    def _name(self, path: bytes) -> str:
-        return shown(path.removeprefix(self._prefix).rstrip(b"/"))
-
     def _tree(self, index: Path) -> str:
         return self._git.run("write-tree", "--missing-ok", index=index).decode().strip()
-
-    def _compare(self, before: str, after: str) -> list[_Raw]:
-        raw = ("diff-tree", "-r", "-z", "--raw", "--no-renames", *self._relative)
-        return [_Raw.read(head, path) for head, path in _pairs(self._git.run(*raw, before, after))]
 
     def _fetch_originals(self, before: Path, raws: list[_Raw]) -> set[str]:
         """Borrows earlier contents that only the repository has; a stand-in takes the place of a lost one."""
@@ -215,7 +209,7 @@ class GitTree:
     def _patch(
         self, before: str, after: str, raws: list[_Raw]
     ) -> tuple[tuple[FileChange, ...], str, set[str]]:
-        file = self._place / "patch"
+        file = self._scratch.path / "patch"
         quoted = any(as_text(raw.path) is None for raw in raws)
         shape = ("-c", f"core.quotePath={str(quoted).lower()}")
         plain = ("-r", "-p", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color")
@@ -281,13 +275,15 @@ class _Sorting:
             status = os.lstat(full)
         except OSError:  # gone while we looked
             return
-        if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+        is_link = stat.S_ISLNK(status.st_mode)
+        if not (is_link or stat.S_ISREG(status.st_mode)):
             self.gone.append(path)  # a folder, pipe, socket or device stands in the place of a file
-        elif not _is_takeable(path, status):
+        elif not _is_plain(path) or (is_link and path.lower().endswith(b".gitmodules")):
             self.notes.add(f"not looked at: {name}, which git does not take")
         elif (reason := self._obstacle(full, status)) is not None:
             mode = "100755" if status.st_mode & stat.S_IXUSR else "100644"
-            self.opaque.append((path, mode, _mark(status)))
+            mark = status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+            self.opaque.append((path, mode, b"\0%d %d %d %d" % mark))  # the zero byte makes it binary
             self.notes.update([reason] if reason else [])
         else:
             self._budget -= status.st_size
@@ -304,16 +300,6 @@ class _Sorting:
         if not os.access(full, os.R_OK, follow_symlinks=False):
             return "compared by size and time only: files that cannot be read"
         return None
-
-
-def _is_takeable(path: bytes, status: os.stat_result) -> bool:
-    is_linked_list = stat.S_ISLNK(status.st_mode) and path.lower().endswith(b".gitmodules")
-    return _is_plain(path) and not is_linked_list
-
-
-def _mark(status: os.stat_result) -> bytes:
-    # The zero byte makes it binary.
-    return b"\0%d %d %d %d" % (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 class IndexEntry(NamedTuple):

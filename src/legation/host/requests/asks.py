@@ -72,7 +72,7 @@ class PendingQuestions(ABC, Generic[A, V, R]):
     """Questions of one kind that wait. `record` appends events, or returns None where no more are taken; `limit` is in
     seconds; `changed` is called when one was answered."""
 
-    record: Callable[[Payload], Receipt | None]
+    record: Callable[..., Receipt | None]
     clock: Clock
     limit: float
     changed: Callable[[], None]
@@ -98,10 +98,9 @@ class PendingQuestions(ABC, Generic[A, V, R]):
     def settle(self, question_id: str, verdict: V) -> bool:
         """Answered by somebody who was not asked by us; False: nobody waits for it."""
         question = self.waiting.get(question_id)
-        if question is None:
-            return False
-        self._close(question, verdict)
-        return True
+        if question is not None:
+            self._close(question, verdict)
+        return question is not None
 
     def asked(self, question_id: str) -> A | None:
         """Return what waits under that id."""
@@ -131,20 +130,10 @@ class PendingQuestions(ABC, Generic[A, V, R]):
         return answer
 
     def _on_end(self, question: PendingQuestion[A, R], _ended: asyncio.Future[Any]) -> None:
-        """Close it by whatever came first: withdrawn, decided, or its time over."""
-        if question.id not in self.waiting:
-            return
-        if question.answer.cancelled():
-            self._close(question, self._withdrawn())
-        elif question.deciding.done():
-            self._close(question, self._decided(question))
-        else:
-            late = f"nobody answered within {self.limit:g} s"
-            self._close(question, self.ended("expired", "timeout", late))
-
-    def _withdrawn(self) -> V:
-        verdict: V = self.ended("superseded", "agent", "the agent no longer waits for the answer")
-        return verdict
+        """Close it by whatever came first: withdrawn (which `_close` looks at), decided, or its time over."""
+        if question.id in self.waiting:
+            late = self.ended("expired", "timeout", f"nobody answered within {self.limit:g} s")
+            self._close(question, self._decided(question) if question.deciding.done() else late)
 
     def _decided(self, question: PendingQuestion[A, R]) -> V:
         if question.deciding.cancelled():
@@ -159,7 +148,8 @@ class PendingQuestions(ABC, Generic[A, V, R]):
             return  # another was first
         question.deciding.cancel()
         question.timer.cancel()
-        verdict = self._withdrawn() if question.answer.cancelled() else verdict
+        if question.answer.cancelled():
+            verdict = self.ended("superseded", "agent", "the agent no longer waits for the answer")
         recorded, response = self._told(question.id, question.asked, verdict)
         receipt = self.record(recorded)
         self.changed()
@@ -194,19 +184,18 @@ class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
     failed = "approver", "denied"
 
     approver: Approver
-    reserve: Callable[[PermissionAsked], ReservedEvent | None]
-    fill: Callable[[PermissionAsked, ReservedEvent | None], object]
+    reserve: Callable[[PermissionAsked], ReservedEvent | None]  # a place, which `record` fills later
     tell_decided: Callable[[Ask, Decision], None]
     # Places of those whose end is being found out.
     _untold: dict[str, ReservedEvent | None] = field(default_factory=dict, init=False)
 
     def ask(self, ask: Ask) -> asyncio.Future[RequestPermissionResponse]:
-        if not isinstance(self.approver, Timekeeper):
+        if isinstance(self.approver, Timekeeper):
+            self._untold[ask.id] = self.reserve(PermissionAsked.from_ask(ask))
+        else:
             ask = self._timed(ask, None)
             self.record(PermissionAsked.from_ask(ask))
-            return self._begin(ask.id, ask, self._decide(ask))
-        self._untold[ask.id] = self.reserve(PermissionAsked.from_ask(ask))
-        return self._begin(ask.id, ask, self._decide_in_time(self.approver, ask))
+        return self._begin(ask.id, ask, self._decide(ask))
 
     def _timed(self, ask: Ask, told: int | None) -> Ask:
         """Set the end that it really has: that of whoever decides, unless the host's own time is over before."""
@@ -214,11 +203,10 @@ class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
         return replace(ask, expires_at=own if told is None else min(own, told))
 
     async def _decide(self, ask: Ask) -> object:
-        return await self.approver.decide(ask)
-
-    async def _decide_in_time(self, timekeeper: Timekeeper, ask: Ask) -> object:
         """Find out when it ends, and decide it by the same facts."""
-        preparing = asyncio.ensure_future(timekeeper.prepare(ask))
+        if not isinstance(self.approver, Timekeeper):
+            return await self.approver.decide(ask)
+        preparing = asyncio.ensure_future(self.approver.prepare(ask))
         try:
             await asyncio.wait({preparing}, timeout=PREPARE_LIMIT)
             if not preparing.done():
@@ -234,7 +222,7 @@ class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
 
     def _tell_asked(self, ask: Ask) -> None:
         if ask.id in self._untold:
-            self.fill(PermissionAsked.from_ask(ask), self._untold.pop(ask.id))
+            self.record(PermissionAsked.from_ask(ask), self._untold.pop(ask.id))
 
     def _verdict(self, _asked: Ask, decided: object) -> Decision:
         if isinstance(decided, Decision) and decided.outcome in _OUTCOMES:
@@ -245,7 +233,18 @@ class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
         self, question_id: str, asked: Ask, verdict: Decision
     ) -> tuple[Payload, RequestPermissionResponse]:
         self._tell_asked(asked)  # it ended before anybody knew when it would
-        decision = _possible(asked, verdict)
+        decision, granted = verdict, verdict.grant is not None
+        if (
+            verdict.outcome == "approved"
+            and choose_option(asked.options, "approved", granted=granted) is None
+        ):
+            reason = f"{verdict.by} approved it, but the agent offers no way to allow it once"
+            if offers_only_always(asked.options):
+                reason += ": only always, which takes a grant for the tool; see `legation grants`"
+            decision = Decision("denied", "legation", reason)
+        elif verdict.params is not None and not asked.editable:
+            reason = f"{verdict.by} approved other arguments, and the agent acts on its own"
+            decision = Decision("denied", "legation", reason)
         self.tell_decided(asked, decision)
         outcome = permission_outcome(asked.options, decision)
         told = outcome.option_id if isinstance(outcome, SelectedOutcome) else None
@@ -254,19 +253,6 @@ class Permissions(PendingQuestions[Ask, Decision, RequestPermissionResponse]):
         words = {"message": decision.message, "params": decision.params}
         said = {name: value for name, value in words.items() if value is not None}
         return recorded, RequestPermissionResponse(outcome=outcome, meta={META: said} if said else None)
-
-
-def _possible(ask: Ask, decision: Decision) -> Decision:
-    granted = decision.grant is not None
-    if decision.outcome == "approved" and choose_option(ask.options, "approved", granted=granted) is None:
-        reason = f"{decision.by} approved it, but the agent offers no way to allow it once"
-        if offers_only_always(ask.options):
-            reason += ": only always, which takes a grant for the tool; see `legation grants`"
-        return Decision("denied", "legation", reason)
-    if decision.params is not None and not ask.editable:
-        reason = f"{decision.by} approved other arguments, and the agent acts on its own"
-        return Decision("denied", "legation", reason)
-    return decision
 
 
 HANDLER = "handler"

@@ -9,9 +9,10 @@ INV-A3  When nobody waits for the decision any more (the turn was cancelled, the
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
@@ -27,13 +28,10 @@ from legation.wire.principal import Principal
 
 KEPT: Final = 1_000  # sessions whose folders are remembered as they were when it first asked
 
+Decide: TypeAlias = Callable[..., Awaitable[Decision]]  # of an ask, and of what it was judged to be
 _ASKED: Final = ("supervisor", "human_approval")
 
 logger = logging.getLogger("legation.host")
-
-
-class Decide(Protocol):
-    async def __call__(self, ask: Ask, judged: Evaluated | None = None) -> Decision: ...
 
 
 class DoorApprover:
@@ -98,10 +96,21 @@ class DoorApprover:
         return Unasked(found.action, found.policy_rule, found.reason, ends)
 
     def _request(self, ask: Ask) -> DoorRequest:
+        if ask.cwd is None:
+            raise NotFound(
+                f"cannot decide for session {ask.session_id}: there is none; ask in one that is open"
+            )
+        # One for each session: its folders stay what they were, whatever link an agent puts there later.
+        facts = self._facts.pop(ask.session_id, None)
+        if facts is None or (facts.cwd, facts.home) != (ask.cwd, ask.home):
+            facts = Facts(ask.cwd, ask.cwd, ask.home)
+        self._facts[ask.session_id] = facts  # the last one again
+        if len(self._facts) > KEPT:
+            del self._facts[next(iter(self._facts))]
         return DoorRequest(
             principal=self._requester,
             action=ask.action,
-            facts=self._facts_of(ask),
+            facts=facts,
             approval_id=ask.id,
             session_id=ask.session_id,
             in_session=True,
@@ -113,20 +122,6 @@ class DoorApprover:
             expires_at=ask.expires_at,
             only_always=offers_only_always(ask.options),
         )
-
-    def _facts_of(self, ask: Ask) -> Facts:
-        """Return one for each session: its folders stay what they were, whatever link an agent puts there later."""
-        if ask.cwd is None:
-            raise NotFound(
-                f"cannot decide for session {ask.session_id}: there is none; ask in one that is open"
-            )
-        facts = self._facts.pop(ask.session_id, None)
-        if facts is None or (facts.cwd, facts.home) != (ask.cwd, ask.home):
-            facts = Facts(ask.cwd, ask.cwd, ask.home)
-        self._facts[ask.session_id] = facts  # the last one again
-        if len(self._facts) > KEPT:
-            del self._facts[next(iter(self._facts))]
-        return facts
 
 
 def refusal(error: LegationError, *, told: bool = False) -> Decision:

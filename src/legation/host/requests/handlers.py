@@ -223,15 +223,9 @@ class Reverse:
             self.methods[ClientMethod.READ_TEXT_FILE] = _with(ReadTextFileRequest, read)
         if (write := write_method(fs)) is not None:
             self.methods[ClientMethod.WRITE_TEXT_FILE] = _with(WriteTextFileRequest, write)
-        if self.terminal is not None:
-            self._offer_terminals(self.terminal)
+        if (terminal := self.terminal) is None:
+            return
 
-    def service(self, method: str, params: bytes) -> Service | None:
-        """Return what is to be decided before it is done; None for what only follows from that."""
-        read = _SERVICES.get(method)
-        return None if read is None else read(params)
-
-    def _offer_terminals(self, terminal: OwnedTerminals) -> None:
         async def create(request: CreateTerminalRequest) -> CreateTerminalResponse:
             return CreateTerminalResponse(terminal_id=await terminal.create(request))
 
@@ -245,6 +239,11 @@ class Reverse:
             ClientMethod.TERMINAL_KILL: named(terminal.kill),
             ClientMethod.TERMINAL_RELEASE: named(terminal.release),
         }
+
+    def service(self, method: str, params: bytes) -> Service | None:
+        """Return what is to be decided before it is done; None for what only follows from that."""
+        read = _SERVICES.get(method)
+        return None if read is None else read(params)
 
 
 def _with(shape: type[Any], call: Callable[[Any], Awaitable[object]]) -> Serve:

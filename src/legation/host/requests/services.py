@@ -339,7 +339,12 @@ class DefaultTerminals:
         self._environment = environment if self._environment is None else self._environment
 
     async def create(self, request: CreateTerminalRequest) -> str:
-        shelf = self._shelf(request.session_id)
+        if self._disposed:
+            raise RpcFault(ErrorCode.INTERNAL_ERROR, "the host is shutting down")
+        shelf = self._shelves.setdefault(request.session_id, Shelf())
+        if len(shelf) >= TERMINALS_PER_SESSION:
+            limit = f"the session has {TERMINALS_PER_SESSION} terminals; release one first"
+            raise RpcFault(ErrorCode.INVALID_REQUEST, limit)
         try:
             with shelf.moving:
                 terminal = await self._start(request)
@@ -382,15 +387,6 @@ class DefaultTerminals:
         self._disposed = True
         await asyncio.gather(*[self.cleanup_session(session_id) for session_id in [*self._shelves]])
 
-    def _shelf(self, session_id: str) -> Shelf[TerminalProcess]:
-        if self._disposed:
-            raise RpcFault(ErrorCode.INTERNAL_ERROR, "the host is shutting down")
-        shelf = self._shelves.setdefault(session_id, Shelf())
-        if len(shelf) >= TERMINALS_PER_SESSION:
-            limit = f"the session has {TERMINALS_PER_SESSION} terminals; release one first"
-            raise RpcFault(ErrorCode.INVALID_REQUEST, limit)
-        return shelf
-
     def _terminal(self, session_id: str, terminal_id: str) -> TerminalProcess:
         shelf = self._shelves.get(session_id)
         if shelf is None or terminal_id not in shelf.things:
@@ -416,12 +412,15 @@ class DefaultTerminals:
             del self._shelves[session_id]
 
     async def _start(self, request: CreateTerminalRequest) -> TerminalProcess:
-        given = self._environment or {}
+        asked, given = request.output_byte_limit, self._environment or {}
+        if asked is not None and asked < 0:
+            raise RpcFault(ErrorCode.INVALID_PARAMS, "outputByteLimit must not be negative")
+        limit = OUTPUT_LIMIT if asked is None else min(asked, OUTPUT_CAP)
         env = {**(given if isinstance(given, Mapping) else given(request.session_id)), **_packed(request)}
         command = Command(argv=_argv(request), cwd=await self._place(request), env=env, name="terminal")
         launcher = self._launcher or ProcessLauncher()
         with _errors_told():
-            return await TerminalProcess.start(launcher, command, _output_limit(request.output_byte_limit))
+            return await TerminalProcess.start(launcher, command, limit)
 
     async def _place(self, request: CreateTerminalRequest) -> Path:
         folders = session_folders(self._folders_of, request.session_id) if self._folders_of else None
@@ -448,14 +447,6 @@ def _packed(request: CreateTerminalRequest) -> dict[str, str]:
             rule = "must be letters, digits and underscores, and not begin with LEGATION_"
             raise RpcFault(ErrorCode.INVALID_PARAMS, f"the name of a variable {rule}")
     return {f"{_PACKED}{n}": f"{each.name}={each.value}" for n, each in enumerate(request.env)}
-
-
-def _output_limit(asked: int | None) -> int:
-    if asked is None:
-        return OUTPUT_LIMIT
-    if asked < 0:
-        raise RpcFault(ErrorCode.INVALID_PARAMS, "outputByteLimit must not be negative")
-    return min(asked, OUTPUT_CAP)
 
 
 def _confined(cwd: str, folders: Sequence[Path] | None, forbidden: ForbiddenPlaces) -> Path:

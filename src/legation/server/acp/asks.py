@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -44,20 +44,16 @@ MOST_WAITING: Final = 1_000  # of one client; an agent's runaway questions must 
 class ClientCalls:
     def __init__(self, outlet: ConnectionLog) -> None:
         self._outlet = outlet
-        self._waiting: dict[bytes, asyncio.Future[ClientAnswer]] = {}
-
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
+        self.waiting: dict[bytes, asyncio.Future[ClientAnswer]] = {}  # by the ids of what was asked
 
     async def ask(self, method: str, params: object) -> ClientAnswer:
         """Wait until it is answered; whoever gives up withdraws it, as ACP has it, and a late answer is ignored."""
-        if len(self._waiting) >= MOST_WAITING:
+        if len(self.waiting) >= MOST_WAITING:
             raise TransportClosed("cannot ask the client any more: it answers nothing; wait for that")
         request_id = new_id("req")
         key = jsontext.write(request_id)
         answer: asyncio.Future[ClientAnswer] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = answer
+        self.waiting[key] = answer
         self._outlet.say(request_line(request_id, method, params))
         try:
             return await answer
@@ -65,7 +61,7 @@ class ClientCalls:
             self._outlet.say(notification_line(CANCEL_REQUEST, {"requestId": request_id}))
             raise
         finally:
-            del self._waiting[key]
+            del self.waiting[key]
 
     def tell(self, method: str, params: object) -> None:
         """Ask, and not wait for the answer."""
@@ -73,7 +69,7 @@ class ClientCalls:
 
     def answered(self, message: RpcMessage, by: Principal) -> None:
         """Unknown ids are of what was withdrawn, or of an earlier life."""
-        answer = self._waiting.get(key_of(message))
+        answer = self.waiting.get(key_of(message))
         if answer is not None and not answer.done():
             error = read_error(bytes(message.error)) if message.error else None
             answer.set_result(ClientAnswer(bytes(message.result), error, by))
@@ -81,7 +77,7 @@ class ClientCalls:
     def give_up(self) -> None:
         """Withdraw what the client was asked, while there is somebody to say so to."""
         gone = TransportClosed("cannot ask the client: it has gone; ask again when it is back")
-        for key, answer in self._waiting.items():
+        for key, answer in self.waiting.items():
             if not answer.done():
                 self._outlet.say(notification_line(CANCEL_REQUEST, {"requestId": msgspec.Raw(key)}))
                 answer.set_exception(gone)
@@ -103,8 +99,9 @@ class Asking:
     """Questions of one connection. A permission is put to the client when both have come: the agent's question in the
     log, and the word of the door that somebody must answer it."""
 
-    def __init__(self, connection: AcpConnection, sessions: SessionService) -> None:
+    def __init__(self, connection: AcpConnection, sessions: SessionService, waiting: Container[str]) -> None:
         self._connection = connection
+        self._waiting = waiting  # permissions that somebody must answer
         self._sessions = sessions
         self._asked: dict[str, tuple[str, PermissionAsked]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -114,7 +111,7 @@ class Asking:
 
     def asked(self, session_id: str, ask: PermissionAsked) -> None:
         self._asked[ask.id] = session_id, ask
-        if self._connection.is_wanted(ask.id):
+        if ask.id in self._waiting:
             self.wanted(ask.id)
 
     def ended(self, question_id: str) -> None:
@@ -131,7 +128,7 @@ class Asking:
 
     def wanted(self, permission_id: str) -> None:
         """Put it to the client: somebody must answer it. One that is not in the log yet is put when it is."""
-        if (asked := self._asked.pop(permission_id, None)) is not None:
+        if self._connection.decides and (asked := self._asked.pop(permission_id, None)) is not None:
             self._begin(permission_id, partial(self._ask_permission, *asked))
 
     async def stop(self) -> None:

@@ -9,9 +9,9 @@ INV-C2  A request goes on when the one who sent it hangs up; the answer stands i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Container, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -46,9 +46,6 @@ from legation.wire.event_types import (
 )
 from legation.wire.principal import Principal
 
-if TYPE_CHECKING:
-    from legation.server.acp.connections import Waiting
-
 # Of one client; more are refused, so that a runaway cannot fill our memory.
 REQUESTS_AT_ONCE: Final = 256
 REQUEST_BYTES: Final = 256 * 1024 * 1024
@@ -76,7 +73,7 @@ class AcpConnection:
         slot: AgentSlot,
         sessions: SessionService,
         clients: SessionClients,
-        waiting: Waiting,
+        waiting: Container[str],
     ) -> None:
         self.kept = kept
         self.outlet = outlet
@@ -86,8 +83,8 @@ class AcpConnection:
         self.calls = ClientCalls(outlet)
         slot.terminals = offers(self.client, "terminal")
         self._principal: Principal | None = None  # whose credential came with the last message
-        self._waiting = waiting
-        self._asking = Asking(self, sessions)
+        self._asking = Asking(self, sessions, waiting)
+        self.wanted = self._asking.wanted  # a permission, by its id: somebody must answer it
         self._methods = AcpMethods(self, sessions)
         self._running: dict[asyncio.Task[None], _Running] = {}
         self._noting = asyncio.Lock()
@@ -101,19 +98,11 @@ class AcpConnection:
 
     @property
     def followed(self) -> list[str]:
-        return self._methods.followed
-
-    def wanted(self, permission_id: str) -> None:
-        """Ask the client what somebody must answer, if its credential decides anything at all."""
-        if self._decides:
-            self._asking.wanted(permission_id)
-
-    def is_wanted(self, permission_id: str) -> bool:
-        """Tell whether somebody must answer it already."""
-        return self._decides and permission_id in self._waiting
+        return list(self._methods.followers)
 
     @property
-    def _decides(self) -> bool:
+    def decides(self) -> bool:
+        """Its credential decides something at all."""
         return self._principal is not None and "approve" in self._principal.scopes
 
     # The client speaks.
@@ -306,8 +295,7 @@ async def last_words(stream: Stream, taken: Sequence[Taken], asks: int | None = 
     owed = {id_key(each.id.encode()): each for each in taken}
     # What the client was asked, answered or not: its answers are not in the log, and nobody waits for one any more.
     asked: list[msgspec.Raw] = []
-    since = [each.after for each in taken] if asks is None else [*(each.after for each in taken), asks]
-    after = min(since, default=stream.head)
+    after = min([each.after for each in taken] + ([] if asks is None else [asks]), default=stream.head)
     async for batch in stream.subscribe(after, follow=False).batches():
         for event in batch:
             if event.type != MESSAGE or event.raw.startswith(_TELLS):

@@ -17,13 +17,12 @@ import msgspec
 from legation.approvals.approval import Approval, ApprovalState
 from legation.approvals.queue import ApprovalQueue, Attendance
 from legation.approvals.trace.step import StepKind
-from legation.clock import Clock, new_id
+from legation.clock import new_id
 from legation.errors import Conflict, InvalidParams, LegationError, NotFound, Unavailable
-from legation.server.acp.log import OPENED, PREFIX, ConnectionLog, KeptConnection, read_kept, stream_name
+from legation.server.acp.log import OPENED, ConnectionLog, KeptConnection, read_kept, stream_name
 from legation.server.sessions.agents import AgentSlot
-from legation.server.sessions.clients import SessionClients
 from legation.server.sessions.hosts import WorkspaceHosts
-from legation.server.sessions.record import MOST_ID_BYTES, is_client_id
+from legation.server.sessions.record import ACP, MOST_ID_BYTES, is_client_id
 from legation.server.sessions.service import SessionService
 from legation.store.datafolder import WORK, make_folder
 from legation.store.entries import ByName
@@ -48,50 +47,6 @@ Key = tuple[str, str]  # workspace, server id
 logger = logging.getLogger("legation.acp")
 
 
-class Waiting:
-    """Approvals of sessions that wait for a person, told to the clients that follow. What a supervisor may decide is
-    asked at once where none is there, and else when it was escalated."""
-
-    def __init__(
-        self, attendance: Attendance, clock: Clock, supervisor_wait_ms: int, clients: SessionClients
-    ) -> None:
-        self._attendance = attendance
-        self._clock = clock
-        self._supervisor_wait_ms = supervisor_wait_ms
-        self._clients = clients
-        self._wanted: set[str] = set()
-        self._looking = TaskSet("legation-acp-looks")
-        self.stop = self._looking.close
-
-    def __contains__(self, approval_id: str) -> bool:
-        return approval_id in self._wanted
-
-    def changed(self, approval: Approval, happened: StepKind) -> None:
-        if approval.session_id is None:
-            return
-        if approval.status is not ApprovalState.PENDING:
-            self._wanted.discard(approval.id)
-        elif approval.needs == "person":
-            self._want(approval)
-        elif happened is StepKind.PROPOSED:
-            self._looking.start(self._look(approval))
-
-    async def _look(self, approval: Approval) -> None:
-        try:
-            last = await self._attendance.last(approval.workspace_id, approval.tool)
-        except LegationError as error:  # a supervisor is asked in any case, and a person if none answers
-            logger.warning("cannot tell whether a supervisor is there: %s", error.code)
-            return
-        if self._clock.now_ms() - last > self._supervisor_wait_ms:
-            self._want(approval)
-
-    def _want(self, approval: Approval) -> None:
-        if approval.id not in self._wanted:
-            self._wanted.add(approval.id)
-            for client in self._clients.of(approval.workspace_id, approval.session_id or ""):
-                client.wanted(approval.id)
-
-
 class AcpConnections:
     """Connections of a server. At its end no agent of one is left. Agents start in the folder `work`; their sessions
     have their own. What speaks ACP is loaded with the first client."""
@@ -110,8 +65,10 @@ class AcpConnections:
         self._log = hosts.log
         self._inbox = inbox
         self._work = hosts.settings.data_dir / WORK
-        wait_ms = round(hosts.settings.supervisor_wait * 1000)
-        self._waiting = Waiting(attendance, hosts.log.clock, wait_ms, hosts.clients)
+        self._attendance = attendance
+        self._supervisor_wait_ms = round(hosts.settings.supervisor_wait * 1000)
+        self._wanted: set[str] = set()  # approvals of sessions that wait for a person, by their ids
+        self._looking = TaskSet("legation-acp-looks")
         self._listens = False
         self._known: dict[Key, AcpConnection] = {}
         # What nobody holds or waits for is not kept.
@@ -127,13 +84,42 @@ class AcpConnections:
         self.shut()
         closing = [each.close() for each in self._known.values()]
         await asyncio.gather(*closing, *self._ending.values(), return_exceptions=True)
-        await self._waiting.stop()
+        await self._looking.close()
 
     def shut(self) -> None:
         """The server stops: whoever waits hears of it while there is time to say so."""
         self._shut = True
         for connection in self._known.values():
             connection.shut(_STOPPING)
+
+    # Approvals of sessions, told to the clients that follow.
+
+    def _approval_changed(self, approval: Approval, happened: StepKind) -> None:
+        """Ask the clients what a person must answer. What a supervisor may decide is asked at once where none is there,
+        and else when it was escalated."""
+        if approval.session_id is None:
+            return
+        if approval.status is not ApprovalState.PENDING:
+            self._wanted.discard(approval.id)
+        elif approval.needs == "person":
+            self._want(approval)
+        elif happened is StepKind.PROPOSED:
+            self._looking.start(self._look(approval))
+
+    async def _look(self, approval: Approval) -> None:
+        try:
+            last = await self._attendance.last(approval.workspace_id, approval.tool)
+        except LegationError as error:  # a supervisor is asked in any case, and a person if none answers
+            logger.warning("cannot tell whether a supervisor is there: %s", error.code)
+            return
+        if self._log.clock.now_ms() - last > self._supervisor_wait_ms:
+            self._want(approval)
+
+    def _want(self, approval: Approval) -> None:
+        if approval.id not in self._wanted:
+            self._wanted.add(approval.id)
+            for client in self._hosts.clients.of(approval.workspace_id, approval.session_id or ""):
+                client.wanted(approval.id)
 
     # For the routes.
 
@@ -147,10 +133,14 @@ class AcpConnections:
             await self._ended(key)
             found = self._known.get(key)
             if found is None:
-                self._must_have_room(workspace)
+                # Those that are being opened at this moment have their places too, and so has the one that asks.
+                if sum(key[0] == workspace for key in {*self._known, *self._opening}) > MOST_SERVERS:
+                    raise Conflict(
+                        f"cannot open more than {MOST_SERVERS} connections; delete those that are not used"
+                    )
                 found = await self._kept(key) or await self._new(key, agent)
-            if agent is not None and (await self._agent(agent)) != found.slot.agent:
-                own = found.slot.agent
+            own = found.slot.agent
+            if agent is not None and (await self._hosts.launcher.entry(agent)).name != own:
                 raise Conflict(
                     f"cannot use {server_id} with {agent}: it belongs to {own}; use another server id"
                 )
@@ -224,9 +214,9 @@ class AcpConnections:
     async def list(self, workspace: str) -> list[tuple[str, KeptConnection]]:
         """The connections that are open, by id."""
         found: list[tuple[str, KeptConnection]] = []
-        query = ByName(workspace, None, PREFIX, states=("open",))
+        query = ByName(workspace, None, ACP, states=("open",))
         async for _, info in self._log.each(query):
-            name, kept = info.name.removeprefix(PREFIX), read_kept(info.meta)
+            name, kept = info.name.removeprefix(ACP), read_kept(info.meta)
             if kept is not None and (workspace, name) not in self._ending:
                 found.append((name, kept))
         return found
@@ -236,13 +226,6 @@ class AcpConnections:
     def _alone(self, key: Key) -> asyncio.Lock:
         """Let one at a time in for each id."""
         return self._opening.setdefault(key, asyncio.Lock())
-
-    def _must_have_room(self, workspace: str) -> None:
-        """Those that are being opened at this moment have their places too, and so has the one that asks."""
-        if sum(key[0] == workspace for key in {*self._known, *self._opening}) > MOST_SERVERS:
-            raise Conflict(
-                f"cannot open more than {MOST_SERVERS} connections; delete those that are not used"
-            )
 
     async def _open_stream(self, key: Key) -> Stream | None:
         workspace, server_id = key
@@ -273,35 +256,32 @@ class AcpConnections:
         workspace, server_id = key
         if agent is None:
             raise InvalidParams(f"cannot open {server_id}: the first message names the agent, as ?agent=NAME")
-        name = await self._agent(agent)
-        if self._claims is None:
-            return await self._make_new(key, name)
-        async with self._claims.taken(workspace, stream_name(server_id), name, None):
-            return await self._make_new(key, name)
-
-    async def _make_new(self, key: Key, name: str) -> AcpConnection:
-        workspace, server_id = key
-        stream = await self._log.stream(stream_name(server_id), workspace)
-        kept = KeptConnection(agent=name, created_at_ms=self._log.clock.now_ms(), since=stream.head)
-        if stream.info().state != "open":
-            await stream.replace([Draft(OPENED, b"{}")])
-        connection = await self._make(key, kept, stream)
-        await connection.outlet.keep(kept)
-        return connection
-
-    async def _agent(self, name: str) -> str:
-        return (await self._hosts.launcher.entry(name)).name
+        name = (await self._hosts.launcher.entry(agent)).name
+        stream_id, claims = stream_name(server_id), self._claims
+        async with claims.taken(workspace, stream_id, name, None) if claims else nullcontext():
+            stream = await self._log.stream(stream_id, workspace)
+            kept = KeptConnection(agent=name, created_at_ms=self._log.clock.now_ms(), since=stream.head)
+            if stream.info().state != "open":
+                await stream.replace([Draft(OPENED, b"{}")])
+            connection = await self._make(key, kept, stream)
+            await connection.outlet.keep(kept)
+            return connection
 
     async def _make(self, key: Key, kept: KeptConnection, stream: Stream) -> AcpConnection:
         from legation.server.acp.connection import AcpConnection
 
         if not self._listens:
             self._listens = True
-            self._inbox.on_change(self._waiting.changed)
+            self._inbox.on_change(self._approval_changed)
         await asyncio.to_thread(make_folder, self._work)
         slot = AgentSlot(self._sessions.agents, key[0], kept.agent, self._work, shared=True, idle_after=IDLE)
         return AcpConnection(
-            kept, ConnectionLog(self._log, stream), slot, self._sessions, self._hosts.clients, self._waiting
+            kept,
+            ConnectionLog(self._log, stream),
+            slot,
+            self._sessions,
+            self._hosts.clients,
+            self._wanted,
         )
 
     async def _end(self, key: Key, connection: AcpConnection | None) -> None:

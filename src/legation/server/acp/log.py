@@ -23,7 +23,8 @@ from typing import Final, NamedTuple, Self, TypeAlias
 import msgspec
 
 from legation.errors import Conflict, LegationError
-from legation.server.acp.messages import ACP_TYPES, EXTENSION, Updates
+from legation.server.acp.messages import EXTENSION, Updates
+from legation.server.sessions.record import ACP
 from legation.server.streaming.hub import Credential, DerivedSource, Hub, LiveStreamReader, StreamSource
 from legation.server.streaming.sse import CHUNK_BYTES, Frames, as_utf8, first_chunk
 from legation.store.codec import REFERENCE, reference, referred_stream, split_reference
@@ -32,6 +33,7 @@ from legation.store.log import READ_BYTES, EventLog
 from legation.store.stream import GenerationRange, Receipt, Stream, Subscription, size_of
 from legation.wire import event_types, jsontext
 from legation.wire.event_types import (
+    ACP_TYPES,
     AgentExited,
     PermissionAnswered,
     PermissionAsked,
@@ -44,7 +46,6 @@ from legation.wire.event_types import (
 )
 from legation.wire.events import Draft, Event
 
-PREFIX: Final = "acp:"  # no session's name begins so
 MESSAGE: Final = "acp-message"
 OPENED: Final = "acp-opened"
 CATCH_UP: Final = 30.0  # seconds that an answer waits for the updates before it: the disk's time
@@ -54,12 +55,8 @@ _QUESTIONS: Final = (PermissionAsked, PermissionAnswered, QuestionAsked, Questio
 _NOTED: Final = frozenset(
     kind.event_type() for kind in (*_QUESTIONS, AgentExited, SessionReset, SessionStatus)
 )
-_RESET: Final = SessionReset.event_type()
 _STATUS: Final = SessionStatus.event_type()
 _FACTS: Final = SetupFacts.event_type()
-_MODE: Final = "current-mode-update"
-_OPTIONS: Final = "config-option-update"
-_SAID: Final = "user-message-chunk"
 
 Note = Callable[[str, object], None]  # the session's id, and the event's payload
 Told: TypeAlias = Event | Draft
@@ -90,7 +87,7 @@ class KeptConnection(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def stream_name(server_id: str) -> str:
-    return f"{PREFIX}{server_id}"
+    return f"{ACP}{server_id}"
 
 
 def read_kept(meta: bytes) -> KeptConnection | None:
@@ -147,13 +144,24 @@ class SessionFollower(msgspec.Struct, eq=False, dict=True):
         self._reference = reference(self.session_id)
 
     async def replay(self) -> None:
-        """Tell all there is; the rest follows with `start`."""
-        history = History()
+        """Tell all there is, with what the user said where the agent does not tell it itself; the rest follows with
+        `start`."""
+        prompt: list[Told] = []  # of the turn whose agent has said nothing yet
         async for events in self.stream.subscribe(follow=False).batches():
-            self._outlet.append(list(map(self._entry, history.updates(events))))
+            told: list[Told] = []
+            for event in events:
+                if event.type == PromptStarted.event_type():
+                    told += prompt
+                    prompt = _said_by_user(event)
+                elif event.type in ACP_TYPES or event.type == _FACTS:
+                    if event.type != "user-message-chunk":  # else the agent tells the prompt itself
+                        told += prompt
+                    told += facts_told(event) if event.type == _FACTS else [event]
+                    prompt = []
+            self._outlet.append(list(map(self._entry, told)))
             self.seq = events[-1].seq
             await self._outlet.room()
-        self._outlet.append(list(map(self._entry, history.rest())))
+        self._outlet.append(list(map(self._entry, prompt)))
         await self._keep_open()
 
     async def skip(self) -> None:
@@ -227,45 +235,19 @@ class SessionFollower(msgspec.Struct, eq=False, dict=True):
             self._moved = None
 
     def _note(self, event: Event) -> None:
-        if event.type == _RESET:
-            self._muted = True
-        elif event.type == _STATUS:
-            self._muted = False
         payload = event_types.decode(event)
-        if isinstance(payload, SessionStatus) and self._events is not None:
-            self._events.until_closed = payload.status == "closed"
+        if isinstance(payload, SessionReset):
+            self._muted = True
+        elif isinstance(payload, SessionStatus):
+            self._muted = False
+            if self._events is not None:
+                self._events.until_closed = payload.status == "closed"
         self._noted(self.session_id, payload)
 
     def _entry(self, update: Told) -> Draft:
         if isinstance(update, Event):
             return Draft(REFERENCE, b"%b,%d]" % (self._reference, update.seq))
         return Draft(MESSAGE, self._updates.line(update))
-
-
-class History:
-    """The updates of a log in order, with what the user said where the agent does not tell it itself."""
-
-    def __init__(self) -> None:
-        self._prompt: list[Told] = []  # of the turn whose agent has said nothing yet
-
-    def updates(self, events: Sequence[Event]) -> list[Told]:
-        told: list[Told] = []
-        for event in events:
-            if event.type == PromptStarted.event_type():
-                told += self.rest()
-                self._prompt = _said_by_user(event)
-            elif event.type in ACP_TYPES:
-                if event.type == _SAID:
-                    self._prompt = []  # an agent that repeats the prompt
-                told += [*self.rest(), event]
-            elif event.type == _FACTS:
-                told += [*self.rest(), *facts_told(event)]
-        return told
-
-    def rest(self) -> list[Told]:
-        """A prompt that nothing has followed yet."""
-        prompt, self._prompt = self._prompt, []
-        return prompt
 
 
 def facts_told(event: Event) -> list[Told]:
@@ -275,10 +257,12 @@ def facts_told(event: Event) -> list[Told]:
     modes, options = facts.get("modes"), facts.get("configOptions")
     told: list[Told] = []
     if isinstance(modes, dict):
-        told.append(Draft(_MODE, jsontext.write({"sessionUpdate": "current_mode_update", **modes})))
+        told.append(
+            Draft("current-mode-update", jsontext.write({"sessionUpdate": "current_mode_update", **modes}))
+        )
     if options is not None:
         update = {"sessionUpdate": "config_option_update", "configOptions": options}
-        told.append(Draft(_OPTIONS, jsontext.write(update)))
+        told.append(Draft("config-option-update", jsontext.write(update)))
     return told
 
 
@@ -287,7 +271,7 @@ def _said_by_user(event: Event) -> list[Told]:
     if not isinstance(event_types.decode(event), PromptStarted) or not isinstance(blocks, list):
         return []
     updates = [{"sessionUpdate": "user_message_chunk", "content": block} for block in blocks]
-    return [Draft(_SAID, jsontext.write(update)) for update in updates]
+    return [Draft("user-message-chunk", jsontext.write(update)) for update in updates]
 
 
 # Source of what a client is told, as it is read: each reference becomes the line that it stands for.
@@ -302,15 +286,6 @@ KEPT_ENTRIES: Final = 4096  # that were read from the store and not needed yet
 KEPT_BYTES: Final = 2 * READ_BYTES  # of sessions' events, for whoever reads from the store
 
 
-class ReferredSession:
-    """Session that is referred to, and how its lines are made."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.updates = Updates(name)
-        self.gone = False  # for ever: no other will have its name
-
-
 class _Block(NamedTuple):
     """Events of a session, from a number on; None stands for one that could not be read."""
 
@@ -318,7 +293,7 @@ class _Block(NamedTuple):
     events: Sequence[Event | None]
 
 
-Blocks: TypeAlias = dict[ReferredSession, _Block]
+Blocks: TypeAlias = dict[Updates, _Block]
 
 _NO_BLOCK: Final = _Block(0, ())
 
@@ -337,7 +312,8 @@ class ConnectionSource(DerivedSource):
         self._all = stream
         self._messages = messages
         self._workspace = stream.info().workspace
-        self._sessions: dict[bytes, ReferredSession] = {}  # by how references to them begin
+        self._sessions: dict[bytes, Updates] = {}  # by how references to them begin
+        self._gone: set[Updates] = set()  # of them, those that were deleted: no other will have its name
         self._unread: list[Event] = []  # entries of the store, above those that somebody was given last
         self._before_unread = 0
         self._blocks: Blocks = {}  # the one that was found last is the last
@@ -371,7 +347,9 @@ class ConnectionSource(DerivedSource):
         while True:
             if self._log.deletions != deletions:  # perhaps of what was just read
                 after, deletions = before, self._log.deletions
-                self._forget_deleted()
+                if self._deletions != deletions:
+                    self._deletions = deletions
+                    self._blocks.clear()
             entries = await self._entries(after)
             lines, taken = await self._resolved(entries)
             if self._log.deletions == deletions:
@@ -379,11 +357,6 @@ class ConnectionSource(DerivedSource):
                 if lines or not entries:
                     return lines
                 after = entries[taken - 1].seq
-
-    def _forget_deleted(self) -> None:
-        if self._deletions != self._log.deletions:
-            self._deletions = self._log.deletions
-            self._blocks.clear()
 
     async def _entries(self, after: int) -> list[Event]:
         unread = self._unread
@@ -397,8 +370,10 @@ class ConnectionSource(DerivedSource):
         self._before_unread, self._unread = after, unread[:KEPT_ENTRIES]
         if not unread and after >= self.visible:
             self._blocks.clear()
-        while sum([_size(block) for block in self._blocks.values()]) > KEPT_BYTES:
-            del self._blocks[next(iter(self._blocks))]
+        sizes = {name: size_of([*filter(None, block.events)]) for name, block in self._blocks.items()}
+        while sum(sizes.values()) > KEPT_BYTES:
+            oldest = next(iter(self._blocks))
+            del self._blocks[oldest], sizes[oldest]
 
     async def _resolved(self, entries: Sequence[Event]) -> tuple[list[Event], int]:
         """Return the lines of about as many as one read of the store is, and of how many entries they are."""
@@ -421,16 +396,17 @@ class ConnectionSource(DerivedSource):
                 session = self._sessions.get(begin) or self._meet(begin)
                 first, events = blocks.get(session, _NO_BLOCK)
                 if not first <= number < first + len(events):
-                    stream = self._log.held(session.name, self._workspace)
+                    stream = self._log.held(session.session_id, self._workspace)
                     found = None if stream is None else stream.since(number - 1, 1)
-                    if found is None and not (session.gone or (stream is not None and stream.deleted)):
+                    if found is None and not (
+                        session in self._gone or (stream is not None and stream.deleted)
+                    ):
                         return lines, count
                     first, events = blocks[session] = _Block(number, found or (None,))
                 event = events[number - first]
                 if event is None:
                     continue
-                updates = session.updates
-                text = updates.line(event) if event.type in ACP_TYPES else updates.notification(event)
+                text = session.line(event) if event.type in ACP_TYPES else session.notification(event)
                 if text is None:
                     continue
                 # What is so long that it has a digest is known to be text.
@@ -443,38 +419,30 @@ class ConnectionSource(DerivedSource):
                 return lines, count + 1
         return lines, len(entries)
 
-    def _meet(self, begin: bytes) -> ReferredSession:
+    def _meet(self, begin: bytes) -> Updates:
         if len(self._sessions) >= MOST_SESSIONS:
             self._sessions.clear()
+            self._gone.clear()
             self._blocks.clear()
-        session = self._sessions[begin] = ReferredSession(referred_stream(begin))
+        session = self._sessions[begin] = Updates(referred_stream(begin))
         return session
 
     async def _read_block(self, entry: Event) -> None:
         """Read what the entry stands for, and what follows that."""
         begin, number = split_reference(entry.raw)
         session = self._sessions.get(begin) or self._meet(begin)
-        stream = await self._log.find(session.name, self._workspace)
+        stream = await self._log.find(session.session_id, self._workspace)
         found: Sequence[Event] = ()
         if stream is not None:
             recent = stream.since(number - 1, 1)  # somebody may have it by now
             found = await stream.read_older(number - 1, 1) if recent is None else recent
         if stream is None or stream.deleted:  # perhaps while it was read
-            session.gone = True
+            self._gone.add(session)
             return
         by_number = {event.seq: event for event in first_chunk(found, READ_BYTES)}
         last = max(by_number, default=number)
         self._blocks.pop(session, None)
         self._blocks[session] = _Block(number, [by_number.get(each) for each in range(number, last + 1)])
-
-
-def _size(block: _Block) -> int:
-    return size_of([event for event in block.events if event is not None])
-
-
-async def find(log: EventLog, name: str, workspace: str) -> ConnectionSource | None:
-    stream = await log.find(name, workspace)
-    return None if stream is None else ConnectionSource(log, stream)
 
 
 class MessageReader(LiveStreamReader):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -22,7 +23,7 @@ from legation.errors import (
 from legation.wire import jsontext
 from legation.wire.acp.rpc import ErrorCode, RpcError
 from legation.wire.event_types import AgentExited, ExtensionMessage
-from legation.wire.events import UNRECOGNIZED, UPDATE_TYPES, WHOLE, Draft, Event, Span
+from legation.wire.events import WHOLE, Draft, Event
 from legation.wire.jsontext import one_line, read_members, renamed
 
 if TYPE_CHECKING:  # a server that no client has come to does without
@@ -30,10 +31,11 @@ if TYPE_CHECKING:  # a server that no client has come to does without
 
 logger = logging.getLogger("legation.acp")
 
-ACP_TYPES: Final = frozenset((*UPDATE_TYPES.values(), UNRECOGNIZED))
 EXTENSION: Final = ExtensionMessage.event_type()
 
-_KEPT: Final = 64  # ways in which the updates of one session are surrounded: mostly there is one
+_KEPT: Final = (
+    1024  # ways in which updates are surrounded that are known at a time: of a session there is mostly one
+)
 _KEPT_BYTES: Final = 4096  # of each
 LONG: Final = 64 * 1024  # bytes of an update of which one copy more is too much
 
@@ -51,7 +53,7 @@ def read_body(body: bytes) -> RpcMessage:
     except UnicodeDecodeError:
         raise InvalidParams("cannot read the message: it is no UTF-8; send JSON in UTF-8") from None
     message = read_message(body)
-    if message is not None and not message.id and _has_null_id(body):
+    if message is not None and not message.id and _NULL in body and read_members(body).get("id") == _NULL:
         message.id = msgspec.Raw(_NULL)  # a request all the same, and so it is answered
     if message is None or not (message.method or message.id):
         raise InvalidParams(f"cannot read the message: it is none of JSON-RPC; {_SHAPE}")
@@ -60,10 +62,6 @@ def read_body(body: bytes) -> RpcMessage:
     if not message.method and not message.result and not message.error:
         raise InvalidParams(f"cannot take an answer without `result` or `error`; {_SHAPE}")
     return message
-
-
-def _has_null_id(body: bytes) -> bool:
-    return _NULL in body and read_members(body).get("id") == _NULL
 
 
 def kind_of(message: RpcMessage) -> Literal["request", "notification", "response"]:
@@ -113,21 +111,19 @@ class Updates:
     around them is mostly the same, and is looked at once; a name that an agent says twice is told once."""
 
     def __init__(self, session_id: str) -> None:
-        self._session_id = session_id
+        self.session_id = session_id
         self._head = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":%b' % jsontext.write(
             session_id
         )
-        self._known: dict[tuple[bytes, bytes], bytes] = {}
 
     def line(self, update: Event | Draft) -> bytes:
         raw, span = update.raw, update.span
         if span == WHOLE:
             return b"".join((self._head, b',"update":', raw, b"}}"))
         before, end = span[0], len(raw) - span[1]
-        around = raw[:before], raw[end:]
-        beside = self._known.get(around)
-        if beside is None:
-            beside = self._look_beside(around, raw, span)
+        look = _beside if sum(span) <= _KEPT_BYTES else _beside.__wrapped__
+        if (beside := look(raw[:before], raw[end:])) is None:  # the same bytes stand there twice
+            beside = _others(read_members(raw))
         if len(raw) > LONG:  # one copy, and not two
             return b"".join((self._head, beside, b',"update":', memoryview(raw)[before:end], b"}}"))
         return b'%b%b,"update":%b}}' % (self._head, beside, raw[before:end])
@@ -140,24 +136,18 @@ class Updates:
             return None  # a text that no client could read either
         if sent.request:
             return None
-        return notification_line(sent.method, msgspec.Raw(renamed(bytes(sent.params), self._session_id)))
-
-    def _look_beside(self, around: tuple[bytes, bytes], raw: bytes, span: Span) -> bytes:
-        """The other members of the params."""
-        beside = _other_members(raw, span)
-        if sum(span) <= _KEPT_BYTES:
-            if len(self._known) >= _KEPT:
-                self._known.clear()
-            self._known[around] = beside
-        return beside
+        return notification_line(sent.method, msgspec.Raw(renamed(bytes(sent.params), self.session_id)))
 
 
-def _other_members(raw: bytes, span: Span) -> bytes:
+@lru_cache(_KEPT)
+def _beside(before: bytes, behind: bytes) -> bytes | None:
+    """Return the other members of the params; None where what stands between those bytes is not the update that counts."""
+    found = read_members(before + _NULL + behind)
+    return _others(found) if found.get("update") == _NULL else None
+
+
+def _others(found: Mapping[str, bytes]) -> bytes:
     """Return each once, as bytes, in the reading that counts in the log: of a name that is said twice the last."""
-    before, behind = span
-    found = read_members(raw[:before] + b"null" + raw[len(raw) - behind :])
-    if found.get("update") != b"null":  # the same bytes stand there twice
-        found = read_members(raw)
     others = [(name, value) for name, value in found.items() if name not in ("sessionId", "update")]
     return b"".join([b",%b:%b" % (jsontext.write(name), value) for name, value in others])
 

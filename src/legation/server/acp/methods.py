@@ -70,7 +70,7 @@ class AcpMethods:
         self._connection = connection
         self._workspace, self._slot = connection.workspace, connection.slot
         self._sessions = sessions
-        self._followers: dict[str, SessionFollower] = {}
+        self.followers: dict[str, SessionFollower] = {}  # by session
         self._told_exit: AgentExited | None = None
         self._methods: Mapping[str, Method] = {
             AgentMethod.INITIALIZE: self._initialize,
@@ -87,10 +87,6 @@ class AcpMethods:
             AgentMethod.SESSION_DELETE: self._delete,
         }
 
-    @property
-    def followed(self) -> list[str]:
-        return list(self._followers)
-
     async def request(self, method: str, params: bytes, by: Principal) -> object:
         found = self._methods.get(method)
         return await found(params, by) if found else await self._pass_on(method, params)
@@ -102,7 +98,7 @@ class AcpMethods:
             await self._slot.notify(method, await self._named_by_agent(params))
 
     async def stop(self) -> None:
-        for follower in list(self._followers.values()):
+        for follower in list(self.followers.values()):
             self._over(follower)
             await follower.stop()
 
@@ -173,13 +169,13 @@ class AcpMethods:
         return record
 
     async def _following(self, session: Session, begin: Begin) -> SessionFollower:
-        former = self._followers.pop(session.id, None)
+        former = self.followers.pop(session.id, None)
         if former is not None:
             await former.stop()
         follower = SessionFollower(
             session.id, session.stream, self._connection.outlet, self._note, self._over
         )
-        self._followers[session.id] = follower
+        self.followers[session.id] = follower
         self._connection.clients.add(self._workspace, session.id, self._connection)
         try:
             await begin(follower)
@@ -190,8 +186,8 @@ class AcpMethods:
 
     def _over(self, follower: SessionFollower) -> None:
         """A client may open as many sessions as it likes, one after the other."""
-        if self._followers.get(follower.session_id) is follower:
-            del self._followers[follower.session_id]
+        if self.followers.get(follower.session_id) is follower:
+            del self.followers[follower.session_id]
             self._connection.clients.remove(self._workspace, follower.session_id, self._connection)
 
     async def _list(self, params: bytes, _by: Principal) -> object:
@@ -215,7 +211,7 @@ class AcpMethods:
         given = read(params, Prompt)
         record = await self._record(given.session_id)
         session = await self._sessions.agents.attach(record, slot=self._slot)
-        follower = self._followers.get(session.id)
+        follower = self.followers.get(session.id)
         if follower is None:  # a client that came back and did not load it
             follower = await self._following(session, SessionFollower.skip)
             follower.start()
@@ -255,18 +251,14 @@ class AcpMethods:
     # What happens.
 
     def _note(self, session_id: str, payload: object) -> None:
-        if not isinstance(payload, AgentExited) or self._is_new_exit(session_id):
-            self._connection.note(session_id, payload)
-
-    def _is_new_exit(self, session_id: str) -> bool:
-        """Tell whether the client has heard of that exit, which is in the log of every session of the process. Told
-        twice is better than not at all."""
-        record = self._sessions.records.held(self._workspace, session_id)
-        exited = record.session.exit if record is not None and record.session is not None else None
-        if exited is not None and exited is self._told_exit:
-            return False
-        self._told_exit = exited
-        return True
+        """Tell the client. An exit is in the log of every session of the process, and told once, where that is known."""
+        if isinstance(payload, AgentExited):
+            record = self._sessions.records.held(self._workspace, session_id)
+            exited = record.session.exit if record is not None and record.session is not None else None
+            if exited is not None and exited is self._told_exit:
+                return
+            self._told_exit = exited
+        self._connection.note(session_id, payload)
 
     async def how_it_ended(self, error: Exception, params: bytes) -> AgentExited | None:
         """Return the end of the agent's process, where that is why a request failed."""
@@ -276,7 +268,7 @@ class AcpMethods:
             session = (await self._record(read(params, SessionRequest).session_id)).session
             if session is not None:
                 await session.decided()  # by then the host knows how it ended
-                if (follower := self._followers.get(session.id)) is not None:
+                if (follower := self.followers.get(session.id)) is not None:
                     await follower.reached(session.stream.head)
                 return session.exit
         return None
@@ -290,21 +282,16 @@ async def page_of(
 ) -> ListSessionsResponse:
     """List those of the agent that can be loaded, by when they were last used, then by id. What is used between two pages
     moves to the front, and nothing else moves."""
-    query = LastUsed(workspace, _read_cursor(given.cursor), agent=agent, cwd=given.cwd)
-    page, last = await records.listed(query, PAGE, _info)
-    more = None if last is None else f"{last[0]}.{last[1]}"
-    return ListSessionsResponse(sessions=tuple(page), next_cursor=more)
-
-
-def _read_cursor(text: str | None) -> tuple[int, str] | None:
-    if text is None:
-        return None
-    read = _CURSOR.fullmatch(text)
-    if read is None:
+    read = None if given.cursor is None else _CURSOR.fullmatch(given.cursor)
+    if given.cursor is not None and read is None:
         raise InvalidParams(
             "cannot read the cursor: give the `nextCursor` of a page as it is, or none for the first page"
         )
-    return int(read[1]), read[2]
+    after = None if read is None else (int(read[1]), read[2])
+    query = LastUsed(workspace, after, agent=agent, cwd=given.cwd)
+    page, last = await records.listed(query, PAGE, _info)
+    more = None if last is None else f"{last[0]}.{last[1]}"
+    return ListSessionsResponse(sessions=tuple(page), next_cursor=more)
 
 
 def _info(record: SessionRecord) -> ListedSession:
@@ -371,23 +358,17 @@ def read_any(params: bytes) -> object:
 
 
 def hello(agent: str, found: AgentUpdated) -> dict[str, object]:
-    """The answer to `initialize`. Members of the agent's that we do not know are passed on as they are."""
+    """The answer to `initialize`. Members of the agent's that we do not know are passed on as they are. Sessions are listed,
+    closed and deleted by us; loading is told from our log, once the agent has it again."""
+    of_agent = found.capabilities or {}
+    sessions = of_agent.get("sessionCapabilities")
+    can = dict(sessions) if isinstance(sessions, Mapping) else {}
+    reopens = of_agent.get("loadSession") is True or can.pop("resume", None) is not None
+    can |= {"list": {}, "close": {}, "delete": {}, **({"resume": {}} if reopens else {})}
     return {
         "protocolVersion": PROTOCOL_VERSION,
-        "agentCapabilities": capabilities(found.capabilities or {}),
+        "agentCapabilities": {**of_agent, "loadSession": reopens, "sessionCapabilities": can},
         "agentInfo": {"name": "legation", "title": f"Legation ({agent})", "version": __version__},
         "authMethods": list(found.auth_methods or ()),
         "_meta": {"legation": {"agent": agent}},
     }
-
-
-def capabilities(of_agent: Mapping[str, object]) -> dict[str, object]:
-    """Sessions are listed, closed and deleted by us; loading is told from our log, once the agent has it again."""
-    sessions = of_agent.get("sessionCapabilities")
-    can = dict(sessions) if isinstance(sessions, Mapping) else {}
-    reopens = of_agent.get("loadSession") is True or can.get("resume") is not None
-    can |= {"list": {}, "close": {}, "delete": {}}
-    can.pop("resume", None)
-    if reopens:
-        can["resume"] = {}
-    return {**of_agent, "loadSession": reopens, "sessionCapabilities": can}

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
-from legation.errors import CapabilityUnsupported, InvalidParams, NotFound, TimedOut, Unavailable
+import msgspec
+from starlette.responses import Response
+
+from legation.errors import (
+    CapabilityUnsupported,
+    InvalidParams,
+    LegationError,
+    NotFound,
+    TimedOut,
+    Unavailable,
+    problem,
+)
 from legation.server.http.routes import Alias, Call, Routes, needs
+from legation.server.routes.streams import MEDIA
+from legation.server.streaming.sse import EventStream
 from legation.wire.api.agents import (
     AgentAbilities,
     AgentInfo,
@@ -25,7 +39,9 @@ if TYPE_CHECKING:
     from legation.agents.catalogue.options import AgentOptions
     from legation.agents.driver import AskingModes
     from legation.agents.install.lock import OfferedChoice
+    from legation.host.launch import AgentLauncher
 
+TOLD_EVERY: Final = 0.25  # seconds between two words on an installation: what a person sees as moving
 NoCache = Annotated[bool, Alias("no_cache")]
 
 routes = Routes(tag="agents", tolerant=True)
@@ -69,13 +85,85 @@ async def install_agent(call: Call, agent: str, body: AgentInstall = _NO_INSTALL
 
     Answers when it is done, which may take minutes."""
     launcher = call.services.hosts.launcher
+    there = await _is_there(launcher, agent, body)
+    if not there:
+        await launcher.install(agent, body.agent_version, again=bool(body.reinstall))
+    return _installed(await launcher.agent(agent), already=there)
+
+
+@routes.post(
+    "/v1/agents/{agent}/install/stream",
+    access=needs("operate"),
+    errors=(NotFound, CapabilityUnsupported),
+    media=MEDIA,
+)
+async def stream_install(call: Call, agent: str, body: AgentInstall = _NO_INSTALL) -> Response:
+    """Install an agent and follow how it gets on, as server-sent events: `progress` with `done` and `total` in bytes, then one `installed`
+    with what the other route answers, or one `failed` with the problem.
+
+    Who stops reading stops the installation."""
+    launcher = call.services.hosts.launcher
+    there = await _is_there(launcher, agent, body)
+    return EventStream(_InstallBody(launcher, agent, body, there=there))
+
+
+async def _is_there(launcher: AgentLauncher, agent: str, body: AgentInstall) -> bool:
+    """Tell whether nothing is left to be done; what can never be is refused."""
     before = await launcher.agent(agent)
-    there = before.ready and not before.outdated and body.agent_version in (None, before.version)
     if before.how in ("built in", "custom") and body.agent_version not in (None, before.version):
         raise InvalidParams(f"cannot install a version of {before.name}: it has none; leave agentVersion out")
-    if body.reinstall or not there:
-        await launcher.install(agent, body.agent_version, again=bool(body.reinstall))
-    return _installed(await launcher.agent(agent), already=there and not body.reinstall)
+    wanted = body.agent_version in (None, before.version)
+    return before.ready and not before.outdated and wanted and not body.reinstall
+
+
+class _InstallBody:
+    """One installation, told as it gets on. It ends with its reader."""
+
+    def __init__(self, launcher: AgentLauncher, agent: str, wanted: AgentInstall, *, there: bool) -> None:
+        self._launcher, self._agent, self._wanted, self._there = launcher, agent, wanted, there
+        self._at: tuple[int, int] | None = None  # bytes received, and all of them
+        self._shown: tuple[int, int] | None = None
+        self._over = False
+
+    def __enter__(self) -> Self:
+        self._work = asyncio.create_task(self._install())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._work.cancel()
+
+    def leave(self) -> None:
+        self._work.cancel()
+
+    async def next(self) -> bytes:
+        while not self._over:
+            done, _ = await asyncio.wait([self._work], timeout=TOLD_EVERY)
+            if done:
+                self._over = True
+                return b"" if self._work.cancelled() else self._work.result()
+            if self._at != self._shown:
+                self._shown = self._at
+                return _frame("progress", dict(zip(("done", "total"), self._at or (), strict=False)))
+        return b""
+
+    def _tell(self, done: int, total: int) -> None:
+        self._at = done, total  # one assignment, in any thread
+
+    async def _install(self) -> bytes:
+        wanted = self._wanted
+        try:
+            if not self._there:
+                again = bool(wanted.reinstall)
+                await self._launcher.install(self._agent, wanted.agent_version, again=again, told=self._tell)
+            return _frame(
+                "installed", _installed(await self._launcher.agent(self._agent), already=self._there)
+            )
+        except LegationError as error:
+            return _frame("failed", problem(error))
+
+
+def _frame(event: str, data: object) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event.encode(), msgspec.json.encode(data))
 
 
 @routes.get("/v1/agents/{agent}/modes", access=needs("read"), errors=(NotFound,))

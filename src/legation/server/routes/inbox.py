@@ -20,8 +20,10 @@ from legation.approvals.sweep import why_person
 from legation.approvals.trace.evidence import read_evidence, writable
 from legation.approvals.trace.step import Seals, contents_of
 from legation.errors import Conflict, Forbidden, NotFound
+from legation.runs.states import CleanupStatus
 from legation.server import inbox
 from legation.server.http.routes import Call, Routes, needs
+from legation.store.audit import names_of
 from legation.store.database.transaction import Queries, Row, Rows, Transaction
 from legation.wire.api.inbox import (
     Inbox,
@@ -52,11 +54,13 @@ _OUTCOMES: Final = {
     "ended": "Ended",
     "succeeded": "Ended",
     "timed_out": "Timed out",
+    "cancelled": "Cancelled",
 }
 _STUCK: Final = {
     "hung": {"state": "hung", "verb": "Hangs", "why": "nothing was heard of it for ten minutes or more"},
     "looping": {"state": "looping", "verb": "Loops", "why": "it makes the same call again and again"},
 }
+_LEFT: Final = "what was made for it could not be removed"
 LOOKED_THROUGH: Final = 50  # runs at work, the newest: of each its last events are read
 _NO_LOOK: Final = LookedAt()
 _NEVER: Final = 2**62  # what has no expiry comes after all that has one
@@ -158,12 +162,14 @@ class _InboxReader:
         seals, said = Seals(services.sealer, workspace), dict[str, dict[str, object]]()
         for each in map(seals.open, rows):
             said.setdefault(each.trace_id, {})[each.name] = each.value
+        tokens = [each.escalated_by.removeprefix("token:") for each in found if each.escalated_by]
+        called_by = await services.database.read(names_of, tokens) if tokens else {}
         isolated = is_isolated(principal, services.settings)
         wait_ms = round(services.settings.supervisor_wait * 1000)
         for approval in found:
             record = await self._record(approval.session_id)
             shown = _approval(approval, said.get(approval.trace_id, {}), record, isolated=isolated)
-            words = _words(approval, why_person(approval, wait_ms))
+            words = _words(approval, why_person(approval, wait_ms), called_by)
             place = self._place(approval, called)
             if shown.run_id is not None and not isolated:
                 place["session_title"] = await self._run_title(shown.run_id)
@@ -223,7 +229,12 @@ class _InboxReader:
             ):  # it is gone, or goes on, and its row is about to be
                 continue
             why = None if run["error_class"] is None else f"{run['error_class']}: {run['error_reason']}"
-            shown = await self._run(run, row["section"], row["state"], _OUTCOMES[row["state"]], row["since"])
+            state, verb = row["state"], _OUTCOMES[row["state"]]
+            if run["cleanup"] == CleanupStatus.FAILED_TERMINAL:
+                if why is None:  # that it did not end well is told first
+                    state, verb = "cleanup_failed", "Cleanup failed"
+                why = _LEFT if why is None else f"{why}; {_LEFT}"
+            shown = await self._run(run, row["section"], state, verb, row["since"])
             self.items.append(replace(shown, action="read" if row["section"] == "ready" else "open", why=why))
 
     async def runs_under_way(self) -> list[InboxItem]:
@@ -387,11 +398,12 @@ def _reason(approval: Approval, why: object) -> str | None:
     return None if why in (None, f"rule {rule} of policy {policy} matches") else str(why)
 
 
-def _words(approval: Approval, why: NoticeReason) -> str | None:
+def _words(approval: Approval, why: NoticeReason, names: Mapping[str, str]) -> str | None:
     """Say how it came to a person; None where the rule says so itself."""
+    by = approval.escalated_by or ""
     return {
         "policy": None,
-        "escalated": f"left to a person by {approval.escalated_by}",
+        "escalated": f"left to a person by {names.get(by.removeprefix('token:'), by)}",
         "no-supervisor": "no supervisor attached",
         "undecided": "no supervisor decided it",
     }[why]

@@ -348,7 +348,7 @@ async def list_run_events(
     rows = await store.metadata(workspace, id, after, limit)
     payloads: dict[int, msgspec.Raw] = {}
     if content and rows:
-        events = await store.read(workspace, id, after)
+        events = await store.read(workspace, id, after, wanted=len(rows))
         payloads = {event.seq: msgspec.Raw(event.raw) for event in events}
         rows = [row for row in rows if row["seq"] in payloads]
     items = [

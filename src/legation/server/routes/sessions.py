@@ -8,7 +8,8 @@ Their events are of `event_routes`: pages, a live body, and the body of one turn
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 from msgspec import Meta, Raw
 from msgspec.json import encode
@@ -55,6 +56,10 @@ from legation.wire.universal.shapes import Schema
 if TYPE_CHECKING:
     from legation.server.streaming.projection import ProjectedSource
 
+PAGE: Final = 200  # sessions that are read at once
+LOOKED_THROUGH: Final = 2000  # sessions, for one page of a search
+SessionState = Literal["waiting", "working", "wrong", "idle", "ended"]
+Search = Annotated[str | None, Meta(max_length=200)]
 Limit = Annotated[int | None, Meta(ge=1, le=500)]
 Cursor = Annotated[str | None, Meta(pattern=CURSOR)]
 EventLimit = Annotated[int | None, Meta(ge=1, le=10**18 - 1)]
@@ -69,20 +74,86 @@ event_routes = Routes(tag="session events")
 
 
 @routes.get("/v1/sessions", access=needs("read"))
-async def list_sessions(call: Call, limit: Limit = None, cursor: Cursor = None) -> SessionList:
+async def list_sessions(
+    call: Call,
+    limit: Limit = None,
+    cursor: Cursor = None,
+    *,
+    search: Search = None,
+    agent: Search = None,
+    state: SessionState | None = None,
+    since: int | None = None,
+) -> SessionList:
     """Every session of the workspace, ended or not, the newest first; with a `limit`, as many of them.
 
     `next` is the `cursor` of the page behind, and null at the end; without `limit` and `cursor` it is left out, as in
     sandbox-agent. A session that is there all the time is on one page, once. Where servers share a database, those of all
-    of them are listed; one whose server does not answer has the status `away`, and of its details only the agent."""
-    forwarder, records = call.services.forwarder, call.services.sessions.records
-    if forwarder is None or forwarder.is_here(call):
-        sessions, behind = await records.page(call.principal.workspace, limit, cursor)
-    else:
-        sessions, behind = await forwarder.sessions(call, limit, cursor)
+    of them are listed; one whose server does not answer has the status `away`, and of its details only the agent.
+
+    `search`: words that are all in its title, id or folder; `agent`: which; `state`: how it is; `since`: changed at that time, in ms, or
+    later. At most 2,000 are looked through at once: a page may be short, or empty, and still have a `next`, from which to look on."""
+    wanted = _Wanted(tuple((search or "").lower().split()), agent, state, since)
+    if wanted != _Wanted():
+        sessions, behind = await _search(call, wanted, limit or PAGE, cursor)
+        return SessionList(sessions=sessions, next=behind)
+    sessions, behind = await _page(call, limit, cursor)
     if limit is None and cursor is None:
         return SessionList(sessions=sessions)
     return SessionList(sessions=sessions, next=behind)
+
+
+async def _page(call: Call, limit: int | None, cursor: str | None) -> tuple[list[SessionInfo], str | None]:
+    forwarder = call.services.forwarder
+    if forwarder is None or forwarder.is_here(call):
+        return await call.services.sessions.records.page(call.principal.workspace, limit, cursor)
+    return await forwarder.sessions(call, limit, cursor)
+
+
+class _Wanted(NamedTuple):
+    """Filters of a list; what is not given is not asked for."""
+
+    words: tuple[str, ...] = ()
+    agent: str | None = None
+    state: SessionState | None = None
+    since: int | None = None
+
+    def fits(self, info: SessionInfo) -> bool:
+        text = f"{info.title or ''} {info.session_id} {info.directory or ''}".lower()
+        return (
+            all(word in text for word in self.words)
+            and self.agent in (None, info.agent)
+            and (self.state is None or _STATES[self.state](info))
+            and (self.since is None or info.updated_at >= self.since)
+        )
+
+
+_STATES: Final[Mapping[SessionState, Callable[[SessionInfo], bool]]] = {
+    "waiting": lambda info: bool(info.pending_permissions or info.pending_questions),
+    "working": lambda info: info.busy,
+    "wrong": lambda info: info.failed is not None or info.cut is not None,
+    "idle": lambda info: not info.busy and info.status != "closed",
+    "ended": lambda info: info.status == "closed",
+}
+
+
+async def _search(
+    call: Call, wanted: _Wanted, limit: int, cursor: str | None
+) -> tuple[list[SessionInfo], str | None]:
+    """Look through one page after the other, up to a bound: what is rare costs no more than that, however long the record is."""
+    found: list[SessionInfo] = []
+    for _ in range(LOOKED_THROUGH // PAGE):
+        sessions, behind = await _page(call, PAGE, cursor)
+        for info in sessions:
+            if not wanted.fits(info):
+                continue
+            if len(found) == limit:
+                return found, cursor
+            found.append(info)
+            cursor = f"{info.created_at}.{info.session_id}"
+        if behind is None:
+            return found, None
+        cursor = behind
+    return found, cursor
 
 
 @routes.get("/v1/recordings", access=needs("read"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from legation.errors import InvalidParams, LegationError, NotFound, RateLimited, TimedOut
-from legation.proc.tree import Process, process
+from legation.proc.tree import process
 from legation.server.sessions.hosts import WorkspaceHosts
 from legation.server.sessions.record import (
     Details,
@@ -31,7 +31,7 @@ from legation.server.sessions.record import (
     must_be_open,
 )
 from legation.store.entries import LastFailed
-from legation.tasks import TaskSet
+from legation.tasks import TaskSet, UnderWay
 from legation.wire.acp.methods import McpServer
 from legation.wire.api.agents import Liveness
 from legation.wire.api.sessions import NewSession
@@ -76,8 +76,8 @@ class AgentSlot:
         self._cwd, self._version = cwd, version
         self._starting = asyncio.Lock()
         self._left = False
-        self._users = 0
-        self._joining = 0  # sessions that its process is about to have
+        self._users = UnderWay()
+        self._joining = UnderWay()  # sessions that its process is about to have
         self._heads: Mapping[str, int] = {}  # of its sessions, when something last happened
         self._quiet_since = agents.clock.monotonic()
 
@@ -90,22 +90,17 @@ class AgentSlot:
     @contextmanager
     def using(self) -> Iterator[None]:
         """Keep it from being idle meanwhile."""
-        self._users += 1
         try:
-            yield
+            with self._users:
+                yield
         finally:
-            self._users -= 1
             self.used()
 
     @contextmanager
     def joining(self) -> Iterator[None]:
         """A session is given to it: neither is it idle meanwhile, nor has it none."""
-        self._joining += 1
-        try:
-            with self.using():
-                yield
-        finally:
-            self._joining -= 1
+        with self._joining, self.using():
+            yield
 
     def used(self) -> None:
         """Just now."""
@@ -128,7 +123,8 @@ class AgentSlot:
     async def _ready(self, host: AcpHost) -> AgentUpdated | None:
         try:
             async with asyncio.timeout(RESTART_WAIT):
-                return await host.until_ready(self.agent_id or "")
+                agent = host.agents.get(self.agent_id or "")
+                return await agent.until_ready() if agent is not None else None
         except TimeoutError:
             raise TimedOut(
                 "cannot use the agent: it is being started again for too long; try later"
@@ -142,7 +138,7 @@ class AgentSlot:
             launch = await launcher.launch(self.workspace, self.agent, self._cwd, self._version)
             found = await start_agent(host, launch, terminals=self.terminals)
         self.agent_id = found.agent_id
-        self._quiet_since = self._agents.clock.monotonic()
+        self.used()
         self._agents.watch(self, host, found.agent_id)
         if self._left:  # its client went away while it started
             await self._stop(host)
@@ -157,7 +153,7 @@ class AgentSlot:
         agent_id, self.agent_id = self.agent_id, None
         if agent_id is not None:
             await host.dispose_agent(agent_id)
-            self._agents.ended(self.workspace, agent_id)
+            self._agents.running.pop((self.workspace, agent_id), None)
 
     async def authenticate(self, method: str) -> None:
         agent_id = (await self.start()).agent_id
@@ -188,13 +184,14 @@ class AgentSlot:
         """Others who have a session of it wait until it has gone, and get another agent; `close` follows."""
         self._left = True
         if self.agent_id is not None:
-            (await self._agents.hosts.host(self.workspace)).retire_agent(self.agent_id)
+            agents = (await self._agents.hosts.host(self.workspace)).agents
+            if (agent := agents.get(self.agent_id)) is not None:
+                agent.leaving = True
 
     def has_other(self, record: SessionRecord, host: AcpHost) -> bool:
         """Tell whether a session of it is left, or is about to be there, beside that one."""
-        return self._joining > 0 or any(
-            each is not record for each, _ in self._agents.sessions_in(self, host)
-        )
+        held = self._agents.sessions_in(self, host)
+        return len(self._joining) > 0 or any(each is not record for each, _ in held)
 
     async def close(self) -> None:
         """Stop it for good; what sessions it had stay."""
@@ -220,9 +217,9 @@ class AgentSlot:
 
 def _may_stop(record: SessionRecord, session: Session) -> bool:
     """INV-I1."""
-    if record.at_work or session.busy or session.talk.waiting:
-        return False
-    if session.talk.tool_calls.at_work():  # a task in the background may be silent for long
+    talk = session.talk
+    # A task in the background may be silent for long.
+    if record.at_work or session.busy or talk.waiting or talk.tool_calls.at_work():
         return False
     return session.agent.can_resume or session.agent.can_load
 
@@ -237,7 +234,7 @@ class SessionAgents:
         self._secrets = secrets
         self._rest_after = hosts.settings.agent_rest  # seconds; 0: an agent of a session is never stopped
         self._coming: list[AgentSlot] = []  # whose processes are being started
-        self._running: dict[tuple[str, str], AgentSlot] = {}  # by workspace and the host's id of the process
+        self.running: dict[tuple[str, str], AgentSlot] = {}  # by workspace and the host's id of the process
         self._tasks = TaskSet("legation-session-agents")
         self.close = self._tasks.close
         # By workspace and agent: after one ended by itself.
@@ -251,7 +248,7 @@ class SessionAgents:
     @contextmanager
     def room(self, slot: AgentSlot) -> Iterator[None]:
         """Claim room for one process more; those that start at this moment have theirs too."""
-        slots = (*self._coming, *self._running.values())
+        slots = (*self._coming, *self.running.values())
         running = sum(each.workspace == slot.workspace and not each.shared for each in slots)
         if not slot.shared and running >= MOST_RUNNING:
             raise RateLimited(
@@ -264,37 +261,30 @@ class SessionAgents:
         finally:
             self._coming.remove(slot)
 
-    def ended(self, workspace: str, agent_id: str) -> None:
-        """Forget that process; its slot may have another by now."""
-        self._running.pop((workspace, agent_id), None)
-
     def _runs(self, slot: AgentSlot | None) -> bool:
         """Tell whether it has a process, or is about to have the next: one that did not obey is followed by another."""
-        return slot is not None and (slot.workspace, slot.agent_id or "") in self._running
+        return slot is not None and (slot.workspace, slot.agent_id or "") in self.running
 
     def watch(self, slot: AgentSlot, host: AcpHost, agent_id: str) -> None:
         """Watch that agent until it has ended."""
-        self._running[slot.workspace, agent_id] = slot
+        self.running[slot.workspace, agent_id] = slot
         self._tasks.start(self._watch(slot, host, agent_id))
 
     async def _watch(self, slot: AgentSlot, host: AcpHost, agent_id: str) -> None:
+        """Note how it ended in the sessions that it had. Without an agent there is nothing to keep in memory."""
         with suppress(NotFound):  # it was stopped before this began
             await host.until_ended(agent_id)
-        self.ended(slot.workspace, agent_id)
-        for record, session in self._held(slot.workspace, host, agent_id):
+        self.running.pop((slot.workspace, agent_id), None)  # its slot may have another by now
+        for record, session in _held(host, agent_id):
+            if session.status != "disconnected":
+                continue
             try:
-                await self._note_exit(record, session)
+                if (found := _exit_of(session)) is not None:
+                    await self._records.save(record, replace(record.details, exit=found))
+                    self.hosts.items.ended(record.workspace, record.id, "exited")
+                self.forget_soon(record)
             except LegationError as error:
                 logger.warning("cannot note how the agent of session %s ended: %s", record.id, error.message)
-
-    async def _note_exit(self, record: SessionRecord, session: Session) -> None:
-        """Note how it ended. Without an agent there is nothing to keep in memory."""
-        if session.status != "disconnected":
-            return
-        if (found := _exit_of(session)) is not None:
-            await self._records.save(record, replace(record.details, exit=found))
-            self.hosts.items.ended(record.workspace, record.id, "exited")
-        self.forget_soon(record)
 
     def forget_soon(self, record: SessionRecord, *, shared_too: bool = False) -> None:
         """Let go of it when nobody is at it any more, if it has ended by then, or has no agent."""
@@ -309,19 +299,14 @@ class SessionAgents:
 
     def sessions_in(self, slot: AgentSlot, host: AcpHost) -> list[tuple[SessionRecord, Session]]:
         """Return those that its process has."""
-        held = self._held(slot.workspace, host, slot.agent_id) if slot.agent_id else []
+        held = _held(host, slot.agent_id) if slot.agent_id else []
         return [(record, session) for record, session in held if session.status == "active"]
-
-    def _held(self, workspace: str, host: AcpHost, agent_id: str) -> list[tuple[SessionRecord, Session]]:
-        found = [each.session_id for each in host.get_sessions() if each.agent_id == agent_id]
-        records = filter(None, (self._records.held(workspace, each) for each in found))
-        return [(record, record.session) for record in records if record.session is not None]
 
     async def _stop_idle(self) -> None:
         """Stop idle agents, for as long as it is not cancelled."""
         while True:
             await self.clock.sleep(min(LOOK_EVERY, self._rest_after or LOOK_EVERY))
-            for slot in dict.fromkeys(self._running.values()):
+            for slot in dict.fromkeys(self.running.values()):
                 try:
                     await slot.stop_if_idle()
                 except LegationError as error:
@@ -330,9 +315,12 @@ class SessionAgents:
     async def liveness(self, workspace: str, agent: str) -> Liveness:
         """Describe the processes of an agent. One that sessions share counts once; between its turns an agent may have
         none."""
-        failed = await self._records.first(LastFailed(workspace, agent=agent), _has_failed)
-        active = [record for record in self._records.active(workspace) if record.details.agent == agent]
-        processes = set(_processes(active))
+        query = LastFailed(workspace, agent=agent)
+        failed = await self._records.first(query, lambda each: bool(each.details.exit) and not each.ended)
+        here = [each for each in self._records if (each.workspace, each.details.agent) == (workspace, agent)]
+        active = [each.session for each in here if each.session is not None and each.status == "active"]
+        found = (process(pid) for session in active for pid in session.agent.processes)
+        processes = {each for each in found if each is not None and not each.dead}
         exit_ = failed.details.exit if failed is not None else None
         return Liveness(
             status="running" if active else "error" if exit_ else "stopped",
@@ -518,13 +506,11 @@ class SessionAgents:
     async def seal(self, record: SessionRecord, servers: tuple[McpServer, ...]) -> None:
         """Seal them in place of those that it had."""
         former = record.details.sealed
-        await self._secrets.note(record.workspace, record.id, former)
         async with self._secrets.sealed(
-            record.workspace, record.id, servers, lambda: record.details.sealed is not former
+            record.workspace, record.id, servers, lambda: record.details.sealed is not former, former
         ) as sealed:
             names = tuple(each.name for each in servers)
             await self._records.save(record, replace(record.details, sealed=sealed, mcp=names))
-        await self._secrets.destroy(record.workspace, former)
 
     async def _give_up(self, record: SessionRecord, slot: AgentSlot) -> None:
         """Do what an end left to us, and stop what runs for it alone: nobody has it."""
@@ -549,15 +535,9 @@ class SessionAgents:
                 record.let_go(closed=session.status != "disconnected")
 
 
-def _processes(active: Sequence[SessionRecord]) -> Iterator[Process]:
-    for record in active:
-        if record.session is not None:
-            found = (process(pid) for pid in record.session.agent.processes)
-            yield from (each for each in found if each is not None and not each.dead)
-
-
-def _has_failed(record: SessionRecord) -> bool:
-    return record.details.exit is not None and not record.ended
+def _held(host: AcpHost, agent_id: str) -> list[tuple[SessionRecord, Session]]:
+    held = [(each.holder, each) for each in host.sessions.values() if each.agent_id == agent_id]
+    return [(record, session) for record, session in held if isinstance(record, SessionRecord)]
 
 
 def _exit_of(session: Session) -> StoredExit | None:

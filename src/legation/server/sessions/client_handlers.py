@@ -6,7 +6,8 @@ INV-H1  What a client offers it serves, with its own idea of what may be read; w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias, TypeVar
 
@@ -54,24 +55,23 @@ async def ask(client: SessionClient, method: str, request: Shape, shape: type[T]
         raise RpcFault(ErrorCode.INTERNAL_ERROR, "the client's answer cannot be read") from None
 
 
-@dataclass(slots=True)
-class ClientFiles:
-    """The files of one workspace's sessions; `default` are those that the host serves."""
+class ClientFiles(DefaultFs):
+    """The files of one workspace's sessions; those that no client serves are the host's to serve."""
 
-    clients: SessionClients
-    workspace: str
-    default: DefaultFs
+    def __init__(self, clients: SessionClients, workspace: str) -> None:
+        super().__init__()
+        self.clients, self.workspace = clients, workspace
 
     async def read_text_file(self, request: ReadTextFileRequest) -> ReadTextFileResponse:
         client = self.clients.offering(self.workspace, request.session_id, "fs", "readTextFile")
         if client is None:
-            return await self.default.read_text_file(request)
+            return await super().read_text_file(request)
         return await ask(client, ClientMethod.READ_TEXT_FILE, request, ReadTextFileResponse, ANSWER_LIMIT)
 
     async def write_text_file(self, request: WriteTextFileRequest) -> None:
         client = self.clients.offering(self.workspace, request.session_id, "fs", "writeTextFile")
         if client is None:
-            await self.default.write_text_file(request)
+            await super().write_text_file(request)
         else:
             await ask(client, ClientMethod.WRITE_TEXT_FILE, request, dict[str, object], ANSWER_LIMIT)
 
@@ -91,37 +91,25 @@ class ClientExtensions:
             for client in self.clients.of(self.workspace, session_id):
                 if client not in asked:
                     asked[client] = asyncio.create_task(client.calls.ask(method, told))
+        answered: ClientAnswer | None = None
         try:
-            return _result(await _first(asked.values()), method)
+            for coming in asyncio.as_completed(asked.values()):
+                with suppress(TransportClosed):  # it has gone
+                    answered = await coming
+                    if answered.error is None or answered.error.code != ErrorCode.METHOD_NOT_FOUND:
+                        break
         finally:
             for each in asked.values():
                 each.cancel()
             if asked:
                 await asyncio.wait(asked.values())
-
-
-async def _first(asked: Iterable[asyncio.Task[ClientAnswer]]) -> ClientAnswer | None:
-    waiting, unknown = set(asked), None
-    while waiting:
-        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for each in done:
-            if isinstance(each.exception(), TransportClosed):
-                continue  # it has gone
-            answered = each.result()
-            if answered.error is None or answered.error.code != ErrorCode.METHOD_NOT_FOUND:
-                return answered
-            unknown = answered
-    return unknown
-
-
-def _result(answered: ClientAnswer | None, method: str) -> object:
-    if answered is None:
-        raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"nobody is there who could answer {method}")
-    if answered.error is not None:
-        fault = RpcFault(answered.error.code, answered.error.message)
-        fault.error = answered.error  # with its data
-        raise fault
-    return msgspec.Raw(one_line(answered.result))
+        if answered is None:
+            raise RpcFault(ErrorCode.METHOD_NOT_FOUND, f"nobody is there who could answer {method}")
+        if answered.error is not None:
+            fault = RpcFault(answered.error.code, answered.error.message)
+            fault.error = answered.error  # with its data
+            raise fault
+        return msgspec.Raw(one_line(answered.result))
 
 
 @dataclass(slots=True)

@@ -95,11 +95,10 @@ class WorkspaceHosts:
     def cut_turns(self) -> None:
         """The server stops: turns that run end with a word on that."""
         if self._hosts:
-            from legation.host.turn import CutWords
             from legation.server.sessions.messages import cut_words
 
             for host in self._hosts.values():
-                host.cut_turns(CutWords(*cut_words("stopped")))
+                host.cut_turns(cut_words("stopped"))
 
     def trusted(self, workspace: str) -> TrustedFolders:
         return TrustedFolders(self.settings.data_dir, workspace)
@@ -108,7 +107,6 @@ class WorkspaceHosts:
         from legation.host.host import AcpHost
         from legation.host.options import HostOptions, Limits
         from legation.host.requests.door_approver import DoorApprover
-        from legation.host.requests.services import DefaultFs
         from legation.server.sessions.client_handlers import (
             ClientExtensions,
             ClientFiles,
@@ -119,11 +117,10 @@ class WorkspaceHosts:
         settings, forbidden = self.settings, self.forbidden.in_workspace(workspace)
         # Not the credential of whoever started a session: that one may answer what its agent asks.
         requester = Principal(kind="process", id="host", workspace=workspace, scopes=frozenset(), level=0)
-        files = DefaultFs(lambda session_id: host.folders_of(session_id), forbidden)
         options = HostOptions(
             approver=DoorApprover(self.door, requester),
             questions=WaitingQuestions(),
-            fs=ClientFiles(self.clients, workspace, files),
+            fs=ClientFiles(self.clients, workspace),
             terminal=ClientTerminals(self.clients, workspace),
             extensions=ClientExtensions(self.clients, workspace),
             workspace=workspace,
@@ -140,8 +137,7 @@ class WorkspaceHosts:
             trusts=self.trusted(workspace).trusts,
             observe=partial(self.items.note, workspace),
         )
-        host = AcpHost(options, log=self.log)
-        return await host.__aenter__()
+        return await AcpHost(options, log=self.log).__aenter__()
 
 
 def _end_leftovers(children: Path) -> None:

@@ -49,7 +49,7 @@ from legation.wire.event_types import CUT, PromptFinished, PromptStarted, Sessio
 
 if TYPE_CHECKING:
     from legation.host.session import Session
-    from legation.host.turn import PromptResult, TurnEnd
+    from legation.host.turn import CutWords, PromptResult, TurnEnd
 
 MOST_REASON: Final = 2_000  # characters of why a turn failed: an agent may say anything
 MOST_ATTACHED: Final = 100  # files to one message
@@ -174,12 +174,15 @@ class MessageQueue:
 
     def _after(self, details: Details, end: TurnEnd) -> Details:
         """Note how the turn ended, where it was cut off or failed."""
-        now, error = self._clock.now_ms(), end.result.error
+        error = end.result.error
         if end.cut is not None:
-            return replace(details, cut=CutTurn(at=now, reason=end.cut))
+            return replace(details, cut=CutTurn(at=self._clock.now_ms(), reason=end.cut))
         if error is not None and _outcome(end) == "failed":
-            return replace(details, failed=FailedTurn(at=now, reason=error.message[:MOST_REASON]))
+            return self._failed(details, error.message)
         return details
+
+    def _failed(self, details: Details, why: str) -> Details:
+        return replace(details, failed=FailedTurn(at=self._clock.now_ms(), reason=why[:MOST_REASON]))
 
     async def _note(self, record: SessionRecord, details: Details) -> None:
         try:
@@ -289,19 +292,16 @@ class MessageQueue:
         if record.ended:
             return "cancelled"
         stream = await self._log.stream(record.id, record.workspace)
-        turn, error = (
-            new_id("trn", now_ms=self._clock.now_ms()),
-            RpcError(ErrorCode.INTERNAL_ERROR, why, said),
-        )
-        payloads = unplayed_turn(turn, blocks_of(message), error, message=message.id or None)
+        turn = new_id("trn", now_ms=self._clock.now_ms())
+        error = RpcError(ErrorCode.INTERNAL_ERROR, why, said)
+        payloads = unplayed_turn(turn, blocks_of(message), error, message.id or None)
         self._tell_begun(record, message, record.head)
         record.played = True
         await stream.append([event_types.draft(payload) for payload in payloads])
         record.stored_head = stream.head
         if why == WHY_CANCELLED:
             return "cancelled"
-        failed = FailedTurn(at=self._clock.now_ms(), reason=why[:MOST_REASON])
-        record.details = replace(record.details, failed=failed)
+        record.details = self._failed(record.details, why)
         return "failed"
 
     # What a server that was killed left.
@@ -315,12 +315,11 @@ class MessageQueue:
 
     async def _recover(self, record: SessionRecord, stream: Stream) -> None:
         from legation.host.resume import unfinished_events
-        from legation.host.turn import CutWords
 
         details, begun = record.details, record.details.begun
         heads = (begun.after if begun is not None else None, details.prompted)
         after = min(number for number in heads if number is not None)
-        if ends := await unfinished_events(stream, after, CutWords(*cut_words("restarted"))):
+        if ends := await unfinished_events(stream, after, cut_words("restarted")):
             status = SessionStatus(status="disconnected", reason=WHY_STOPPED)
             await stream.append([event_types.draft(payload) for payload in (*ends, status)])
         record.stored_head = stream.head
@@ -338,9 +337,7 @@ class MessageQueue:
         queue = details.queue if unplayed is None else (unplayed.message, *details.queue)
         left = replace(details, begun=None, prompted=None, queue=queue, cut=cut or details.cut)
         if outcome == "failed" and error is not None:
-            left = replace(
-                left, failed=FailedTurn(at=self._clock.now_ms(), reason=error.message[:MOST_REASON])
-            )
+            left = self._failed(left, error.message)
         if outcome is not None:  # it may have ended before anybody was told
             self._ended(record.workspace, record.id, outcome)
         await self._records.save(record, left)
@@ -361,9 +358,11 @@ def _outcome_of(stop_reason: str, error: RpcError | None) -> TurnOutcome:
     return "cancelled" if stop_reason == "cancelled" else "ended"
 
 
-def cut_words(how: Literal["stopped", "restarted"]) -> tuple[str, str]:
-    """Return the words for a turn, and for what its agent asked. A server without sessions loads no host for that."""
-    return (
+def cut_words(how: Literal["stopped", "restarted"]) -> CutWords:
+    """Return the words for what ends with the server."""
+    from legation.host.turn import CutWords  # late: a server without sessions loads no host
+
+    return CutWords(
         f"cannot finish the turn: the server was {how} while it ran; see what was done, then send the next message",
         f"the server was {how} while it waited for an answer",
     )

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
 
 PLAN: Final = "plan"
 BUILD: Final = "build"
-CUSTOM: Final = (
-    "custom"  # whatever the agent's own configuration begins with, unless it offers a mode of that name
-)
+# Whatever the agent's own configuration begins with, unless it offers a mode of that name.
+CUSTOM: Final = "custom"
 # How agents call planning, the closest first: codex-acp has no such mode, and in "read-only" it asks for every change.
 _PLANS: Final = ("plan", "read-only")
 # By which categories an agent's option is known, the closest first.

@@ -12,11 +12,11 @@ INV-L1  What is sealed has a session on record, or is destroyed: now, or at the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, cast, dataclass_transform
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -26,7 +26,7 @@ from legation.clock import Clock, new_id
 from legation.errors import Conflict, InvalidParams, NotFound, PromptInFlight, SessionClosed, StorageFailed
 from legation.store.codec import StreamInfo
 from legation.store.datafolder import make_folder
-from legation.store.entries import Due, Newest, Place, StreamQuery, entry_of, is_session, told_ms
+from legation.store.entries import Newest, Place, StreamQuery, entry_of, is_session, told_ms
 from legation.store.log import AT_ONCE, EventLog
 from legation.store.secrets.vault import Vault
 from legation.wire.acp.methods import McpServer
@@ -128,7 +128,6 @@ class Details(StoredStruct):
     permission_mode: PermissionMode = "default"
     model: str | None = None
     variant: str | None = None
-    directory: str | None = None
     title: str | None = None  # by a person or a program; the agent's own takes no place of it
     mcp: tuple[str, ...] = ()
     skills: tuple[str, ...] = ()
@@ -392,14 +391,6 @@ class SessionRecords:
         """Those in memory."""
         return iter(list(self._known.values()))
 
-    async def load(self, workspaces: Iterable[str]) -> list[SessionRecord]:
-        """Return those that the end of the last server may have left half done."""
-        found: list[SessionRecord | None] = []
-        for workspace in workspaces:
-            async for _, info in self._log.each(Due(workspace)):
-                found.append(await self.known(workspace, info.name))
-        return [record for record in found if record is not None]
-
     def held(self, workspace: str, session_id: str) -> SessionRecord | None:
         """Find it in memory: one that is used is there."""
         return self._known.get((workspace, session_id))
@@ -441,16 +432,15 @@ class SessionRecords:
         if (record := self.held(workspace, session_id)) is not None:
             return record.status == "deleted"
         info = await self._log.lookup(session_id, workspace)
-        return info is not None and (info.state == "deleted" or _is_going(info))
+        if info is None or info.state == "deleted":
+            return info is not None
+        entry = entry_of(info.meta)
+        return entry is not None and entry.began is None  # its deletion has begun: it is gone for everybody
 
     async def folders_of(self, session_id: str, workspace: str) -> list[Path] | None:
         """Return those that it works in; None where there is no such session."""
         record = await self.find_ever(workspace, session_id)
         return None if record is None else record.folders
-
-    def active(self, workspace: str) -> list[SessionRecord]:
-        """Those that an agent has."""
-        return [each for each in self if each.workspace == workspace and each.status == "active"]
 
     async def page(
         self, workspace: str, limit: int | None, cursor: str | None
@@ -527,12 +517,9 @@ class SessionRecords:
             if info is not None and _read(workspace, info) is not None:
                 raise taken
             self._made.add(key)
-            began = self._log.clock.now_ms()
-            if self._claims is None or agent is None:
+            began, claims = self._log.clock.now_ms(), self._claims
+            async with claims.taken(*key, agent, began) if claims and agent else nullcontext():
                 yield began
-            else:
-                async with self._claims.taken(workspace, session_id, agent, began):
-                    yield began
         finally:
             self._made.discard(key)
             self._claimed.discard(key)
@@ -571,22 +558,12 @@ def _taken(session_id: str, why: str) -> Conflict:
     return Conflict(f"cannot create session {session_id}: {why}", {"type": "session_already_exists"})
 
 
-def _is_going(info: StreamInfo) -> bool:
-    """Tell whether its deletion has begun: it is gone for everybody."""
-    entry = entry_of(info.meta)
-    return entry is not None and entry.began is None
-
-
 class Owner(NamedTuple):
     """Owner of secrets in the vault, and the session that they are sealed for; None in a note of an earlier release."""
 
     workspace: str
     name: str
     session: str | None = None
-
-
-IsNamed: TypeAlias = Callable[[str | None, str, str], Awaitable[bool]]
-"""Whether the session, of a workspace, has secrets of that owner on record; without a session, whether any has."""
 
 
 class SealedServers(msgspec.Struct, eq=False, dict=True):
@@ -596,12 +573,20 @@ class SealedServers(msgspec.Struct, eq=False, dict=True):
 
     @asynccontextmanager
     async def sealed(
-        self, workspace: str, session_id: str, servers: tuple[McpServer, ...], is_noted: Callable[[], bool]
+        self,
+        workspace: str,
+        session_id: str,
+        servers: tuple[McpServer, ...],
+        is_noted: Callable[[], bool],
+        former: Sealed | None = None,
     ) -> AsyncIterator[Sealed | None]:
-        """While their session is being made, or changed to have them; where it does not, nothing is left of them."""
+        """While their session is being made, or changed to have them in place of its `former` ones; where it does not,
+        nothing is left of them."""
         if not servers:
             yield None
             return
+        if former is not None:  # whatever cuts this off, the next start destroys what no session names
+            await asyncio.to_thread(self._note, Owner(workspace, former.owner, session_id))
         owner = Owner(workspace, new_id("ssn", now_ms=self._clock.now_ms()), session_id)
         await asyncio.to_thread(self._note, owner)
         try:
@@ -612,6 +597,8 @@ class SealedServers(msgspec.Struct, eq=False, dict=True):
                 await asyncio.shield(self._destroy(owner))
             raise
         await asyncio.to_thread(self._forget, owner)
+        if former is not None:
+            await self.destroy(workspace, former)
 
     async def open(self, workspace: str, sealed: Sealed | None) -> tuple[McpServer, ...]:
         if sealed is None:
@@ -619,19 +606,14 @@ class SealedServers(msgspec.Struct, eq=False, dict=True):
         plain = await self._vault.open_bytes(workspace, sealed.owner, sealed.bundle)
         return msgspec.json.decode(plain, type=tuple[McpServer, ...])
 
-    async def note(self, workspace: str, session_id: str, sealed: Sealed | None) -> None:
-        """Others are about to take its place: whatever cuts that off, the next start destroys what no session names."""
-        if sealed is not None:
-            await asyncio.to_thread(self._note, Owner(workspace, sealed.owner, session_id))
-
     async def destroy(self, workspace: str, sealed: Sealed | None) -> None:
         if sealed is not None:
             await self._destroy(Owner(workspace, sealed.owner))
 
-    async def recover(self, is_named: IsNamed) -> None:
+    async def recover(self, is_named: Callable[[Owner], Awaitable[bool]]) -> None:
         """Destroy what a killed server left, and no session names."""
         for owner in await asyncio.to_thread(self.left):
-            if await is_named(owner.session, owner.workspace, owner.name):
+            if await is_named(owner):
                 await asyncio.to_thread(self._forget, owner)
             else:
                 await self._destroy(owner)

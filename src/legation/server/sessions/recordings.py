@@ -9,22 +9,21 @@ from typing import Final
 
 from legation.errors import LegationError
 from legation.host.options import read_meta
+from legation.store.datafolder import SESSIONS
 from legation.store.jsonl import JsonlReader
 from legation.wire import event_types
 from legation.wire.api.sessions import Recording
 from legation.wire.event_types import PermissionAnswered, PermissionAsked
 
-FOLDER: Final = "sessions"  # of the data folder
-_LOOKED_THROUGH: Final = (
-    500  # of the last events, for what waits: nobody asks twice before the first is answered
-)
+# Of the last events, for what waits: nobody asks twice before the first is answered.
+_LOOKED_THROUGH: Final = 500
 
 logger = logging.getLogger("legation.sessions")
 
 
 def read_recordings(data_dir: Path, limit: int) -> list[Recording]:
     """List the newest, the newest first. One that cannot be read must not hide the others."""
-    folder, found = data_dir / FOLDER, list[Recording]()
+    folder, found = data_dir / SESSIONS, list[Recording]()
     names = sorted((each.name for each in folder.iterdir()), reverse=True) if folder.is_dir() else []
     for name in names:
         if len(found) == limit:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -27,6 +26,7 @@ from legation.server.sessions.messages import MessageQueue, links_to
 from legation.server.sessions.record import (
     Deletion,
     Details,
+    Owner,
     QueuedMessage,
     SealedServers,
     SessionRecord,
@@ -40,7 +40,7 @@ from legation.server.sessions.record import (
 from legation.store import audit
 from legation.store.database.transaction import Queries, Transaction, rows
 from legation.store.datafolder import WORK, folder_name, make_folder
-from legation.store.entries import Newest, WorkingIn
+from legation.store.entries import Due, Newest, WorkingIn
 from legation.store.secrets.sealer import is_plain
 from legation.store.secrets.vault import Vault
 from legation.tasks import TaskSet
@@ -52,11 +52,9 @@ from legation.wire.universal.shapes import Metadata
 
 if TYPE_CHECKING:
     from legation.host.options import SessionPlace
+    from legation.host.skills import Folder
 
 UNSETTLED: Final = "unsettled"  # of the data folder: secrets of sessions that are being made
-
-FolderOf: TypeAlias = Callable[[str], Awaitable[Path]]
-"""The real path of a folder that somebody named, if sessions may work there."""
 
 _SQL: Final = Queries("door")
 _APPROVALS: Final = Queries("approvals")
@@ -74,7 +72,7 @@ class SessionService:
         vault: Vault,
         inbox: ApprovalQueue,
         grants: GrantService,
-        folder_of: FolderOf,
+        folder_of: Folder,
     ) -> None:
         self._clock = clock = hosts.log.clock
         self._data_dir = hosts.settings.data_dir
@@ -100,22 +98,29 @@ class SessionService:
     async def _left(self) -> Mapping[SessionRecord, bool]:
         """Load what the end of the last server may have left half done, and nothing else: whether each has grants of its
         own."""
-        workspaces = await self._database.read(_workspaces)
-        left = dict.fromkeys(await self.records.load(workspaces), False)
+        workspaces, left = await self._database.read(_workspaces), dict[SessionRecord, bool]()
+        for workspace in workspaces:
+            async for _, info in self._hosts.log.each(Due(workspace)):
+                if (record := await self.records.known(workspace, info.name)) is not None:
+                    left[record] = False
         for workspace, session_id in await self.approvals.sessions_with_grants(workspaces):
-            info = await self._hosts.log.lookup(session_id, workspace)
-            if info is not None and info.state == "closed":  # such grants end with their session
+            found = await self._hosts.log.lookup(session_id, workspace)
+            if found is not None and found.state == "closed":  # such grants end with their session
                 record = await self.records.known(workspace, session_id)
                 left |= {} if record is None else {record: True}
         return left
 
-    async def _names(self, session_id: str | None, workspace: str, owner: str) -> bool:
+    async def _names(self, owner: Owner) -> bool:
         """Tell whether a session has secrets of that owner: the one that they were sealed for, if that is known."""
-        if session_id is not None:
-            record = await self.records.known(workspace, session_id)
-            return record is not None and _is_of(owner, record)
+
+        def has_them(record: SessionRecord) -> bool:
+            return record.details.sealed is not None and record.details.sealed.owner == owner.name
+
+        if owner.session is not None:
+            record = await self.records.known(owner.workspace, owner.session)
+            return record is not None and has_them(record)
         # An earlier release noted no session: any may be it.
-        return await self.records.first(Newest(workspace), partial(_is_of, owner)) is not None
+        return await self.records.first(Newest(owner.workspace), has_them) is not None
 
     async def _recover_ended(self, left: Mapping[SessionRecord, bool]) -> None:
         """End what a killed server was making, or ending."""
@@ -153,7 +158,15 @@ class SessionService:
     ) -> SessionRecord:
         """Make all of it, or nothing: folder, skills, MCP servers, agent. Installs an agent that is locked and missing,
         which may take minutes. A client of ACP has a `slot` where the agent runs, and says the `place`."""
-        must_be_allowed(by, new.permission_mode or "default")
+        from legation.host.launch import servers_of
+        from legation.host.options import SessionPlace
+        from legation.host.skills import put_in_place
+
+        def is_made() -> bool:
+            return self.records.held(workspace, session_id) is not None
+
+        workspace, mode, own = by.workspace, new.permission_mode or "default", None
+        must_be_allowed(by, mode)
         must_be_session_id(session_id)
         if new.fork is not None and new.continues is not None:
             raise InvalidParams(
@@ -161,53 +174,33 @@ class SessionService:
                 {"path": "$.continues"},
             )
         agent = (await self._hosts.launcher.entry(new.agent)).name
-        async with self.records.claim(by.workspace, session_id, agent) as now:
-            record = await self._create(by.workspace, session_id, agent, new, slot, place, now)
-        await self.approvals.give_mode(by, record, new.permission_mode or "default")
-        return record
-
-    async def _create(
-        self,
-        workspace: str,
-        session_id: str,
-        agent: str,
-        new: NewSession,
-        slot: AgentSlot | None,
-        given: SessionPlace | None,
-        now: int,
-    ) -> SessionRecord:
-        from legation.host.launch import servers_of
-        from legation.host.options import SessionPlace
-        from legation.host.skills import put_in_place
-
-        servers = given.mcp if given else servers_of(new.mcp)
-        former = await self._forked(workspace, agent, new.fork)
-        continued = None if new.continues is None else await self.records.get(workspace, new.continues)
-        if continued is not None and continued.details.agent == agent:
-            new = _set_as(new, continued.details)
-            if new.mcp is None:
-                servers = await self._secrets.open(workspace, continued.details.sealed)
-        place, own = given, None
-        if place is None:
-            cwd, own = await self._folder(workspace, session_id, new.directory, former or continued)
-            place = SessionPlace(cwd, servers)
-        try:
-            assert place.cwd is not None
-            skills = await put_in_place(new.skills, Path(place.cwd), self.folder_of, self._hosts.forbidden)
-            details = self._details(new, agent, skills, servers, now)
-            async with self._secrets.sealed(
-                workspace, session_id, servers, lambda: self.records.held(workspace, session_id) is not None
-            ) as sealed:
-                details = replace(details, sealed=sealed)
-                forks = former.meta.agent_session_id if former else None
-                record = await self.agents.create(workspace, session_id, new, details, place, slot, forks)
-        except BaseException:
-            # With the skills that were put there: the name may be another's next.
-            if own is not None and self.records.held(workspace, session_id) is None:
-                await asyncio.shield(asyncio.to_thread(rmtree, own, ignore_errors=True))
-            raise
-        if continued is not None:
-            await self.records.save(continued, replace(continued.details, continued_by=session_id))
+        async with self.records.claim(workspace, session_id, agent) as now:
+            servers = place.mcp if place else servers_of(new.mcp)
+            former = await self._forked(workspace, agent, new.fork)
+            continued = None if new.continues is None else await self.records.get(workspace, new.continues)
+            if continued is not None and continued.details.agent == agent:
+                new = _set_as(new, continued.details)
+                if new.mcp is None:
+                    servers = await self._secrets.open(workspace, continued.details.sealed)
+            if place is None:
+                cwd, own = await self._folder(workspace, session_id, new.directory, former or continued)
+                place = SessionPlace(cwd, servers)
+            try:
+                assert place.cwd is not None
+                work = Path(place.cwd)
+                skills = await put_in_place(new.skills, work, self.folder_of, self._hosts.forbidden)
+                async with self._secrets.sealed(workspace, session_id, servers, is_made) as sealed:
+                    details = replace(self._details(new, agent, skills, servers, now), sealed=sealed)
+                    forks = former.meta.agent_session_id if former else None
+                    record = await self.agents.create(workspace, session_id, new, details, place, slot, forks)
+            except BaseException:
+                # With the skills that were put there: the name may be another's next.
+                if own is not None and not is_made():
+                    await asyncio.shield(asyncio.to_thread(rmtree, own, ignore_errors=True))
+                raise
+            if continued is not None:
+                await self.records.save(continued, replace(continued.details, continued_by=session_id))
+        await self.approvals.give_mode(by, record, mode)
         return record
 
     async def _forked(self, workspace: str, agent: str, session_id: str | None) -> SessionRecord | None:
@@ -478,8 +471,11 @@ class SessionService:
         await self._secrets.destroy(record.workspace, record.details.sealed)
         await self._remove_folder(record)
         await self.records.free(record)
+        name = record.id  # which its client chose: it must be fit for an audit log
+        if not is_plain(name):
+            name = f"sha256:{sha256(name.encode()).hexdigest()[:24]}"
         await self._database.transact(
-            audit.record, by, "session.deleted", _plain(record.id), {}, deletion.at, row_id=deletion.audit_id
+            audit.record, by, "session.deleted", name, {}, deletion.at, row_id=deletion.audit_id
         )
 
     async def _settle(self, by: Principal, record: SessionRecord, now: int) -> None:
@@ -532,18 +528,9 @@ def _set_as(new: NewSession, former: Details) -> NewSession:
     )
 
 
-def _plain(session_id: str) -> str:
-    """Make it fit for an audit log: its client chose it."""
-    return session_id if is_plain(session_id) else f"sha256:{sha256(session_id.encode()).hexdigest()[:24]}"
-
-
 def _host_of(workspace: str, kind: str = "process", name: str = "host", via: str | None = None) -> Principal:
     """Return who ends what nobody's credential ended here."""
     return Principal(kind=kind, id=name, workspace=workspace, scopes=frozenset(), level=0, via=via)
-
-
-def _is_of(owner: str, record: SessionRecord) -> bool:
-    return record.details.sealed is not None and record.details.sealed.owner == owner
 
 
 def _workspaces() -> Transaction[list[str]]:

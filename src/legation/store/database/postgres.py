@@ -16,10 +16,13 @@ everybody is woken: what was told meanwhile was told to nobody.
 import asyncio
 import logging
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
+
+import msgspec
 
 from legation.clock import Clock, SystemClock
 from legation.errors import (
@@ -39,6 +42,7 @@ from legation.store.database.transaction import (
     Duplicate,
     Isolation,
     Overtaken,
+    Query,
     Rows,
     Statement,
     TopicListeners,
@@ -487,7 +491,9 @@ async def _drive_conditional(transaction: Transaction[T], use: _Work) -> T:
                 raise InternalError(
                     f"cannot do {statement.query.name}: the work wrote before; mark it otherwise"
                 )
-            use.commits = not statement.query.reads  # whether it is done is known when it is answered
+            use.commits = (
+                bool(statement.insertions) or not statement.query.reads
+            )  # whether it is done is known when it is answered
             try:
                 rows = await _execute(use.connection, statement)
             except (Duplicate, Dangling) as broken:
@@ -516,19 +522,76 @@ async def _drive(transaction: Transaction[T], connection: Any) -> T:
 async def _execute(connection: Any, statement: Statement) -> Rows:
     import asyncpg
 
-    query, args, rows = statement
+    query, args, rows, insertions = statement
     try:
-        if rows is not None:
+        if insertions:
+            return await _insert_with(connection, statement)
+        if rows is None:
+            return await connection.fetch(query.postgres, *[args[name] for name in query.parameters])  # type: ignore[no-any-return]
+        if _INSERTION.fullmatch(query.postgres):
+            await connection.fetch(await _insertion(connection, query), _as_json(rows))
+        else:
             values = [[each[name] for name in query.parameters] for each in rows]
             await connection.executemany(query.postgres, values)
-            return []
-        return await connection.fetch(query.postgres, *[args[name] for name in query.parameters])  # type: ignore[no-any-return]
+        return []
     except asyncpg.UniqueViolationError:
         raise Duplicate(f"cannot do {query.name}: there is one already") from None
     except asyncpg.ForeignKeyViolationError:
         raise Dangling(
             f"cannot do {query.name}: it names something that is not there, or is named by something"
         ) from None
+
+
+# Insertions of many rows. As one text they are one execution, and one parameter: a row by itself costs Postgres as much as many do,
+# and asyncpg some time for each value.
+
+_INSERTION: Final = re.compile(r"(insert into \w+ \([^()]+\))\s+values \(([^()]+)\)")
+_NUMBER: Final = re.compile(r"\$(\d+)")
+# The same in every database of this release.
+_insertions: Final[dict[Query, str]] = {}
+_joined: Final[dict[tuple[Query, ...], str]] = {}
+
+
+async def _insertion(connection: Any, query: Query) -> str:
+    """Write the insertion of a row as one of rows in JSON; the types are what Postgres takes the parameters for."""
+    if (text := _insertions.get(query)) is None:
+        found = _INSERTION.fullmatch(query.postgres)
+        if found is None:
+            raise InternalError(f"cannot insert many by {query.name}: it is more than `insert ... values`")
+        types = [each.name for each in (await connection.prepare(query.postgres)).get_parameters()]
+        names = [f'"{name}"' for name in query.parameters]
+        # Bytes are base64 in JSON.
+        given = [
+            f"decode(given.{name}, 'base64')" if kind == "bytea" else f"given.{name}"
+            for name, kind in zip(names, types, strict=True)
+        ]
+        columns = ", ".join(
+            f"{name} {'text' if kind == 'bytea' else kind}" for name, kind in zip(names, types, strict=True)
+        )
+        values = _NUMBER.sub(lambda number: given[int(number[1]) - 1], found[2])
+        text = f"{found[1]} select {values} from json_to_recordset(cast($1 as json)) as given ({columns})"  # noqa: S608
+        _insertions[query] = text
+    return text
+
+
+async def _insert_with(connection: Any, statement: Statement) -> Rows:
+    """Insert and ask by one statement. Postgres looks at foreign keys at its end, so what names each other may be in it."""
+    insertions = statement.insertions
+    key = (*(each.query for each in insertions), statement.query)
+    if (text := _joined.get(key)) is None:
+        texts = [await _insertion(connection, each.query) for each in insertions]
+        made = ", ".join(f"i{number} as ({_shifted(each, number)})" for number, each in enumerate(texts))
+        text = _joined[key] = f"with {made} {_shifted(statement.query.postgres, len(texts))}"
+    args = [statement.args[name] for name in statement.query.parameters]
+    return await connection.fetch(text, *[_as_json(each.rows) for each in insertions], *args)  # type: ignore[no-any-return]
+
+
+def _shifted(text: str, by: int) -> str:
+    return _NUMBER.sub(lambda found: f"${int(found[1]) + by}", text)
+
+
+def _as_json(rows: object) -> str:
+    return msgspec.json.encode(rows).decode()
 
 
 def _without_credentials(url: Secret) -> str:

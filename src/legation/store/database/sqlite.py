@@ -371,7 +371,24 @@ def _drive(transaction: Transaction[T], connection: sqlite3.Connection) -> T:
 
 
 def _execute(connection: sqlite3.Connection, statement: Statement) -> Rows:
-    query, args, rows = statement
+    if not statement.insertions:
+        return _execute_one(connection, statement)
+    connection.execute("savepoint insertions")  # a work that writes once has none around it
+    try:
+        for each in statement.insertions:
+            _execute_one(connection, each)
+        rows = _execute_one(connection, statement)
+    except BaseException:
+        if connection.in_transaction:  # else a full disk has ended it
+            connection.execute("rollback to insertions")
+            connection.execute("release insertions")
+        raise
+    connection.execute("release insertions")
+    return rows
+
+
+def _execute_one(connection: sqlite3.Connection, statement: Statement) -> Rows:
+    query, args, rows, _ = statement
     try:
         if rows is not None:
             values = [[each[name] for name in query.parameters] for each in rows]

@@ -17,7 +17,7 @@ INV-3  A broken constraint is thrown in at the statement that broke it, as `Dupl
        may turn it into an error of its own, and must not go on.
 INV-4  What is hot says so where it is defined, with the reason why it is safe: `@read_committed` has Postgres give each
        statement a view of its own. `@conditional` is the same of a work that writes once and last: it needs no transaction
-       around it, that one statement is all or nothing. Both write only under a condition that names what they
+       around it, that one statement is all or nothing (so are its insertions, `with_insertions`). Both write only under a condition that names what they
        have read (`where seq = :former`), and raise `Overtaken` where it no longer holds: then the work is run again. On
        SQLite, whose one writer lets nobody in between, neither changes anything.
 INV-5  `notify` tells those who `listen` that something changed, after the commit and maybe several changes at once. It
@@ -66,6 +66,7 @@ class Statement(NamedTuple):
     rows: Sequence[Mapping[str, Value]] | None = (
         None  # in place of `args`: it is run once for each, and gives none back
     )
+    insertions: Sequence[Statement] = ()  # made before it, of many rows each
 
 
 Transaction: TypeAlias = Generator[Statement, Rows, T]
@@ -162,6 +163,12 @@ def only(rows: Rows) -> Row | None:
     if len(rows) > 1:
         raise InternalError(f"cannot choose among {len(rows)} rows where one was expected")
     return rows[0] if rows else None
+
+
+def with_insertions(statement: Statement, insertions: Iterable[Statement]) -> Statement:
+    """Make insertions of many rows (`Queries.each`) a part of a statement: all of it or nothing, and on Postgres one way there and
+    back. Those without a row are left out. It sees nothing of what is inserted, and a broken constraint may be that of any."""
+    return statement._replace(insertions=[each for each in insertions if each.rows])
 
 
 def rows(statement: Statement) -> Transaction[Rows]:

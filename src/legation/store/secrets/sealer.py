@@ -297,8 +297,8 @@ LONGEST: Final = 200
 # An id is 30 characters long; 24 random bytes, the shortest token there is, are 32.
 LONGEST_WORD: Final = 31
 
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_.:,%-]*", re.ASCII)
-_LONG_WORD: Final = re.compile(rf"[A-Za-z0-9_-]{{{LONGEST_WORD + 1}}}", re.ASCII)
+_LETTERS: Final = re.compile(r"[A-Za-z0-9_.:,%-]*", re.ASCII)
+_PLAIN: Final = re.compile(rf"[.:,%]*(?:[A-Za-z0-9_-]{{1,{LONGEST_WORD}}}(?:[.:,%]+|\Z))*", re.ASCII)
 
 
 class WrappedKey(msgspec.Struct, frozen=True):
@@ -331,12 +331,13 @@ class DataKey:
 
 class Sealer:
     def __init__(self, ring: KeyRing, random: Random = os.urandom) -> None:
-        self._ring = ring
         self._random = random
+        self.use(ring)
 
     def use(self, ring: KeyRing) -> None:
         """From now on: whatever seals with this sealer follows a rotation."""
         self._ring = ring
+        self._wrapping: AESGCM | None = None  # the cipher of its current key, from when it is first needed
 
     @property
     def current_key_id(self) -> str:
@@ -368,10 +369,10 @@ class Sealer:
 
     def _wrap(self, key: bytes, bound: Sequence[str]) -> WrappedKey:
         current = self._ring.current
+        if self._wrapping is None:
+            self._wrapping = _cipher(key_bytes(current.secret))
         binding = _binding("key", bound)
-        return WrappedKey(
-            current.id, FORMAT + _encrypt(_cipher(key_bytes(current.secret)), self._random, key, binding)
-        )
+        return WrappedKey(current.id, FORMAT + _encrypt(self._wrapping, self._random, key, binding))
 
     def _unwrap(self, wrapped: WrappedKey, bound: Sequence[str]) -> bytes:
         key = self._ring.find(wrapped.key_id)
@@ -470,8 +471,8 @@ def is_plain(text: str) -> bool:
 def _fault(text: str) -> str | None:
     if len(text) > LONGEST:
         return f"it is longer than {LONGEST} characters"
-    if not _PLAIN.fullmatch(text):
+    if _PLAIN.fullmatch(text):
+        return None
+    if not _LETTERS.fullmatch(text):
         return "it holds more than letters, digits and _ . : , % -"
-    if _LONG_WORD.search(text):
-        return f"it holds a word of more than {LONGEST_WORD} characters"
-    return None
+    return f"it holds a word of more than {LONGEST_WORD} characters"

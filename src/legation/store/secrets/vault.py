@@ -169,10 +169,14 @@ def put_bundles(bundles: Sequence[SealedBundle]) -> Transaction[list[str]]:
     """Keep what was sealed; as a part of another transaction, or alone."""
     if bundles:
         try:
-            yield _VAULT.each("put", [each.row for each in bundles])
+            yield bundles_insertion(bundles)
         except Dangling:
             raise NotFound("cannot keep secrets there: there is no such workspace; create it first") from None
     return [each.id for each in bundles]
+
+
+def bundles_insertion(bundles: Sequence[SealedBundle]) -> Statement:
+    return _VAULT.each("put", [each.row for each in bundles])
 
 
 def _find(workspace: str, owner: str, bundle_id: str) -> Transaction[Row]:
@@ -239,7 +243,8 @@ class ContentStore:
     """Content of runs: prompts, output and raw events, in sealed pages under one content key for each owner.
 
     INV-P1  A page's plain bytes are in no table; beside them stand only numbers and sizes.
-    INV-P2  The pages of a stream are dense from 1: no gap, no overlap, no two with the same number.
+    INV-P2  The pages of a stream are dense from 1: no gap, no overlap, no two with the same number. The first of them may be kept
+            elsewhere (`move_out`); nothing is given that stands behind a number which is not here.
     INV-P3  A page opens only in its place: workspace, owner, stream and numbers are bound into it.
     INV-P4  With its key all content of an owner is gone, wherever a page may have been copied.
 
@@ -276,7 +281,7 @@ class ContentStore:
         )
 
     def first_page(self, workspace: str, owner: str, stream: str, plain: bytes) -> FirstPage:
-        """Seal the first of a new owner's, with number 1, for `add_first`."""
+        """Seal the first of a new owner's, with number 1, for `first_insertions`."""
         must_be_plain(owner, "the owner of content")
         must_be_plain(stream, "the stream of a page")
         wrapped, key = self._sealer.new_data_key(content_bound(workspace, owner))
@@ -295,21 +300,28 @@ class ContentStore:
         )
 
     @staticmethod
-    def add_first(pages: Sequence[FirstPage]) -> Transaction[None]:
-        """Keep first pages, each of an owner of its own; a part of a transaction of the caller's."""
-        try:
-            yield _CONTENT.each("add_key", [each.key for each in pages])
-        except Dangling:
-            raise NotFound(
-                "cannot store content there: there is no such workspace; create it first"
-            ) from None
-        yield _CONTENT.each("begin", [each.stream for each in pages])
-        yield _CONTENT.each("append", [each.page for each in pages])
+    def first_insertions(pages: Sequence[FirstPage]) -> list[Statement]:
+        """Write first pages, each of an owner of its own, as parts of a statement of the caller's. `Dangling`: the workspace is not
+        there."""
+        return [
+            _CONTENT.each("add_key", [each.key for each in pages]),
+            _CONTENT.each("begin", [each.stream for each in pages]),
+            _CONTENT.each("append", [each.page for each in pages]),
+        ]
 
     def head(self, workspace: str, owner: str, stream: str) -> Transaction[int]:
         """The last number stored; 0 of a stream that has no page."""
         row = only((yield _CONTENT.head(workspace=workspace, owner=owner, stream=stream)))
         return 0 if row is None else row["last_seq"]
+
+    def move_out(
+        self, workspace: str, owner: str, stream: str, first_seq: int, last_seq: int
+    ) -> Transaction[int]:
+        """Let pages go that are kept elsewhere by now, whole ones, the first of the stream; how many plain bytes they had. The numbers of the
+        stream go on behind them."""
+        place = {"workspace": workspace, "owner": owner, "stream": stream}
+        gone = yield _CONTENT.move_out(**place, first_seq=first_seq, last_seq=last_seq)
+        return sum(row["plain_bytes"] for row in gone)
 
     def delete(self, workspace: str, owner: str) -> Transaction[bool]:
         """The key and every page; whether there was any."""
@@ -320,7 +332,7 @@ class ContentStore:
     ) -> list[ContentPage]:
         """The next pages that hold numbers above `after`: at least one if there is any, else as many as fit.
 
-        The first may begin before `after`. Nothing, and another's, is an empty list.
+        The first may begin before `after`. Nothing, another's, and what was moved out is an empty list.
         """
         wrapped, rows = await self._database.read(_pages, workspace, owner, stream, after, up_to_bytes)
         if wrapped is None:
@@ -391,7 +403,7 @@ def _pages(
     place = {"workspace": workspace, "owner": owner, "stream": stream, "after": after}
     sizes = yield _CONTENT.sizes(**place, limit=MAX_READ_PAGES)
     last = max(_fitting(sizes, up_to_bytes), default=None)
-    if wrapped is None or last is None:
+    if wrapped is None or last is None or sizes[0]["first_seq"] > after + 1:
         return None, []
     return wrapped, (yield _CONTENT.pages(**place, last=last))
 

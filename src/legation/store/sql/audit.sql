@@ -19,7 +19,15 @@ select id, at, actor_kind, actor, action, target, details from audit
 where workspace_id = :workspace and id < :after order by id desc limit :limit;
 
 -- name: names_of [sqlite]
-select id, name from app_user where id in (select value from json_each(:users));
+select id, name from app_user where id in (select value from json_each(:users))
+union all
+select api_token.id, case api_token.kind when 'supervisor' then 'supervisor:' || label else name end
+from api_token join app_user on app_user.id = api_token.user_id
+where api_token.id in (select value from json_each(:users));
 
 -- name: names_of [postgres]
-select id, name from app_user where id = any (array(select json_array_elements_text(cast(:users as json))));
+select id, name from app_user where id = any (array(select json_array_elements_text(cast(:users as json))))
+union all
+select api_token.id, case api_token.kind when 'supervisor' then 'supervisor:' || label else name end
+from api_token join app_user on app_user.id = api_token.user_id
+where api_token.id = any (array(select json_array_elements_text(cast(:users as json))));

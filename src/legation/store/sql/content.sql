@@ -28,7 +28,7 @@ values (:workspace, :owner, :stream, :first_seq, :last_seq, :plain_bytes, :body)
 
 -- name: sizes
 -- How large the next pages are, to know how many to read.
-select last_seq, plain_bytes from content_page
+select first_seq, last_seq, plain_bytes from content_page
 where workspace_id = :workspace and owner = :owner and stream = :stream and last_seq > :after
 order by last_seq limit :limit;
 
@@ -37,6 +37,11 @@ order by last_seq limit :limit;
 select first_seq, last_seq, body from content_page
 where workspace_id = :workspace and owner = :owner and stream = :stream
 and last_seq > :after and last_seq <= :last order by last_seq;
+
+-- name: move_out
+-- Pages that are kept elsewhere by now; the stream goes on behind them.
+delete from content_page where workspace_id = :workspace and owner = :owner and stream = :stream
+and last_seq >= :first_seq and last_seq <= :last_seq returning plain_bytes;
 
 -- name: delete_key
 -- The key, and by the foreign keys every stream and page with it.

@@ -48,16 +48,18 @@ insert into run_template (id, workspace_id, name, hash, bytes, created_at, creat
 values (:id, :workspace, :name, :hash, :bytes, :now, :kind, :by, :user);
 
 -- name: resume
--- A failed run has no lease, so nobody else writes it: it is as it was when it was submitted, with secrets of its own and its attempts.
+-- Nobody else writes a failed run, but whoever packs its events: that one loses its lease. It is as it was when it was submitted, with
+-- secrets of its own and its attempts.
 update run set state = :state, outcome = null, cleanup = 'not_started', error_class = null, error_code = null, error_reason = null,
 machine = '', secret_id = :secret_id, waits_for = null, resume_at = null, tries = 0, started_at = null, deadline_at = null,
-ended_at = null, cancel_requested_at = null, next_check_at = :now, woken = woken + 1, changed_at = :now
-where workspace_id = :workspace and id = :id and state = 'failed' and lease_token is null and delete_requested_at is null
+ended_at = null, cancel_requested_at = null, next_check_at = :now, woken = woken + 1, changed_at = :now,
+lease_owner = null, lease_token = null, lease_expires_at = null
+where workspace_id = :workspace and id = :id and state = 'failed' and delete_requested_at is null
 returning id;
 
 -- name: changed
 -- What changed lately, of all workspaces.
-select workspace_id, id, state, waits_for, cancel_requested_at, changed_at from run
+select workspace_id, id, state, cleanup, waits_for, cancel_requested_at, changed_at from run
 where changed_at > 0 and (changed_at, id) > (:since, :after) order by changed_at, id limit :limit;
 
 -- name: under_way
@@ -66,13 +68,23 @@ select id, agent, state, changed_at from run
 where workspace_id = :workspace and state in ('preparing', 'starting', 'running', 'paused', 'suspended', 'cancelling')
 order by changed_at desc, id limit :limit;
 
+-- name: at_work
+-- Runs of all workspaces whose agents work, with the number and time of the last event of each, the one changed last first. Who has no
+-- slot taken has none: so nothing is read of what has ended.
+select run.workspace_id, run.id, run.changed_at,
+(select max(seq) from run_event where run_event.workspace_id = run.workspace_id and run_event.run_id = run.id) as head,
+(select at from run_event where run_event.workspace_id = run.workspace_id and run_event.run_id = run.id
+  order by seq desc limit 1) as heard_at
+from run_slots join run on run.workspace_id = run_slots.workspace_id and run.state = 'running'
+where run_slots.taken > 0 order by run.changed_at desc, run.id limit :limit;
+
 -- name: ended [sqlite]
 -- How runs of a list ended: ids in JSON.
-select id, agent, state, error_class, error_reason from run
+select id, agent, state, cleanup, error_class, error_reason from run
 where workspace_id = :workspace and id in (select value from json_each(:ids));
 
 -- name: ended [postgres]
-select id, agent, state, error_class, error_reason from run
+select id, agent, state, cleanup, error_class, error_reason from run
 where workspace_id = :workspace and id = any (array(select json_array_elements_text(cast(:ids as json))));
 
 -- name: bound

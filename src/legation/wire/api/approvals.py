@@ -115,6 +115,7 @@ class AskedSupervisor(SnakeShape):
     reasoning: str | None = None
     confidence: float | None = None
     waited_ms: int | None = None
+    by_name: str | None = None  # `supervisor:` and the name of its token
 
 
 class AskedPerson(SnakeShape):

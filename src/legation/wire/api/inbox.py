@@ -20,6 +20,7 @@ ItemState = Literal[
     "exited",
     "ended",
     "succeeded",
+    "cleanup_failed",
     "working",
     "hung",
     "looping",
