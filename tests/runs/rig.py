@@ -38,7 +38,7 @@ class CountingProvider:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for each in (folder, folder / ".new", folder / ".ended"):
+        for each in (folder, folder / ".new", folder / ".begun", folder / ".ended"):
             each.mkdir(exist_ok=True, parents=True)
 
     def note(self, what: str, run: Run) -> None:
