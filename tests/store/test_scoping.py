@@ -42,6 +42,7 @@ ACROSS = {
     ("runs", "renew"): "by the lease of each, which was just claimed",
     ("runs", "release"): "by the lease of each, which was just claimed",
     ("runs", "settle"): "by the lease of each, which was just claimed",
+    ("audit", "names_of"): "by ids that rows of the reader's own workspace have, and that nobody guesses",
     ("door", "heads"): "one query asks where the chains of all workspaces end",
 }
 
