@@ -75,8 +75,8 @@ select run.workspace_id, run.id, run.changed_at,
 (select max(seq) from run_event where run_event.workspace_id = run.workspace_id and run_event.run_id = run.id) as head,
 (select at from run_event where run_event.workspace_id = run.workspace_id and run_event.run_id = run.id
   order by seq desc limit 1) as heard_at
-from run_slots join run on run.workspace_id = run_slots.workspace_id and run.state = 'running'
-where run_slots.taken > 0 order by run.changed_at desc, run.id limit :limit;
+from run_slots cross join run -- in this order, for SQLite: by the slots to the runs
+where run_slots.taken > 0 and run.workspace_id = run_slots.workspace_id and run.state = 'running' order by run.changed_at desc, run.id limit :limit;
 
 -- name: ended [sqlite]
 -- How runs of a list ended: ids in JSON.
