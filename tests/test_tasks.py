@@ -231,8 +231,8 @@ async def test_one_whose_time_is_up_when_it_is_cancelled_is_no_complaint() -> No
     first = asyncio.create_task(together.add("k", 1))
     second = asyncio.create_task(together.add("k", 2, limit=0))
     await asyncio.sleep(0)
-    await asyncio.sleep(0)  # from here its time is up in this very step of the loop, right after it is cancelled
-    second.cancel()
+    await asyncio.sleep(0)
+    second.cancel()  # its time is up in this very step of the loop, right behind it
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(second, LIMIT)
     go.set()

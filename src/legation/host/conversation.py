@@ -398,12 +398,11 @@ class Conversation:
 
     # The turn.
 
-    async def _run(
-        self, turn: SessionTurn, prompt: tuple[ContentBlock, ...], stored: Receipt | None
-    ) -> None:
+    async def _run(self, turn: SessionTurn, prompt: tuple[ContentBlock, ...], stored: Receipt | None) -> None:
         answered, asking = partial(self._answered, turn), None
         try:
-            if stored is not None:  # a message that a killed host's successor would say again, if it found no turn of it
+            # Killed before that, a host would leave no turn of the message, and the next one would say it again.
+            if stored is not None:
                 await stored
             asking = asyncio.create_task(
                 self._session.agent.prompt(self._session.meta.agent_session_id, prompt, on_answer=answered)
