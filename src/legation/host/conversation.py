@@ -56,7 +56,6 @@ from legation.wire.event_types import (
     TurnState,
     UnaskedEffect,
 )
-from legation.wire.event_types import Turn as TurnName
 from legation.wire.events import Draft
 
 if TYPE_CHECKING:
@@ -131,8 +130,8 @@ class Conversation:
         answer = self.permissions.ask(ask)
         if self.turn and self.turn.cancelled:
             self.permissions.cancel_all()  # asked too late: the turn is being ended
-        else:
-            self._move("requires-action", ask.id)
+        elif self.turn:
+            self._session.note(TurnState(turn=self.turn.id, state="requires-action", reason=ask.id))
         return answer
 
     # The agent has something done for it.
@@ -264,8 +263,8 @@ class Conversation:
         self._decided.questioned(request.tool_call_id)
         if self.turn and self.turn.cancelled:
             self.questions.cancel_all()
-        else:
-            self._move("requires-action", "question")
+        elif self.turn:
+            self._session.note(TurnState(turn=self.turn.id, state="requires-action", reason="question"))
         return answer
 
     @property
@@ -307,11 +306,7 @@ class Conversation:
     def _go_on(self) -> None:
         self._session.heard()
         if self.turn and not self.turn.cancelled and not self.waiting:
-            self._move("running")
-
-    def _move(self, state: TurnName, reason: str | None = None) -> None:
-        if self.turn:
-            self._session.note(TurnState(turn=self.turn.id, state=state, reason=reason))
+            self._session.note(TurnState(turn=self.turn.id, state="running"))
 
     # The client speaks.
 
