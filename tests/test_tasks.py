@@ -219,6 +219,27 @@ async def test_what_comes_while_a_group_is_under_way_is_the_next_group() -> None
     assert [str(each) for each in found] == ["0", "odd", "20", "odd", "40", "odd"]
 
 
+async def test_one_whose_time_is_up_when_it_is_cancelled_is_no_complaint() -> None:
+    complaints, go = list[dict[str, Any]](), asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+    async def serve(_key: str, values: list[int]) -> list[int]:
+        await go.wait()
+        return values
+
+    together = Groups("test", serve, most=1)
+    first = asyncio.create_task(together.add("k", 1))
+    second = asyncio.create_task(together.add("k", 2, limit=0))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    second.cancel()  # its time is up in this very step of the loop, right behind it
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(second, LIMIT)
+    go.set()
+    assert await asyncio.wait_for(first, LIMIT) == 1
+    assert complaints == []
+
+
 async def test_an_error_of_a_group_is_told_to_each_and_the_next_is_served() -> None:
     calls = 0
 

@@ -84,7 +84,7 @@ class Groups(Generic[_K, _V, _T]):
 
     @staticmethod
     def _give_up(line: list[tuple[_V, asyncio.Future[_T]]], mine: tuple[_V, asyncio.Future[_T]]) -> None:
-        if mine in line:
+        if mine in line and not mine[1].done():  # else whoever asked was cancelled just now, and takes it out
             line.remove(mine)
             mine[1].set_exception(TimeoutError())
 

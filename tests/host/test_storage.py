@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,14 +11,15 @@ import pytest
 from tests.host.host_events import codes, events_of, told, until_code, until_told
 from tests.host.rig import LIMIT, Rig, events, go, of_type, play, status_of, until_type
 
-from legation.errors import StorageFailed
+from legation.errors import AgentError, StorageFailed
 from legation.host.host import AcpHost
 from legation.host.options import HostOptions
 from legation.host.requests.handlers import ApproveAll
-from legation.store.codec import Backend, Op
+from legation.store.codec import Append, Backend, Op
 from legation.store.jsonl import JsonlBackend
 from legation.store.log import EventLog
 from legation.wire.acp.methods import McpServer
+from legation.wire.acp.updates import Text
 from legation.wire.event_types import SessionUpdated
 
 pytestmark = pytest.mark.heavy
@@ -35,6 +37,21 @@ class Disk(JsonlBackend):
     def commit(self, ops: Sequence[Op]) -> None:
         if self.broken:
             raise StorageFailed("cannot save: the disk is full; free some space")
+        super().commit(ops)
+
+
+class Held(JsonlBackend):
+    """One that stores the beginning of a turn only when the test lets it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def commit(self, ops: Sequence[Op]) -> None:
+        types = [event.type for op in ops if isinstance(op, Append) for event in op.events]
+        if "prompt-started" in types:
+            self.reached.set()
+            self.opened.wait(LIMIT)
         super().commit(ops)
 
 
@@ -92,6 +109,42 @@ async def test_a_close_that_fails_at_the_last_moment_takes_its_word_back(tmp_pat
         await play(session, "say still here")
         found = [status_of(each) for each in await of_type(session, "session-status")]
         assert found == ["active", "closed", "active"]
+
+
+HEARS = "hello(); session(); prompt = prompted(); open('heard', 'w').close(); done(prompt); stay()"
+
+
+async def test_a_message_is_on_the_disk_as_a_turn_before_the_agent_hears_it(tmp_path: Path) -> None:
+    """Killed in between, the next server finds no turn of it, and says it again."""
+    disk = Held(tmp_path / "log")
+    async with hosted(tmp_path, disk) as made:
+        session = await made.script(HEARS)
+        turn = session.talk.begin((Text(text="hi"),), message="msg_1")
+        assert await asyncio.to_thread(disk.reached.wait, LIMIT)
+        await asyncio.to_thread(Path.exists, tmp_path)  # a round in which it would have been written
+        assert not turn.sent
+        assert not (tmp_path / "heard").exists()
+        disk.opened.set()
+        assert (await session.talk.until_over(turn)).result.stop_reason == "end_turn"
+        assert (tmp_path / "heard").exists()
+
+
+async def test_a_message_whose_agent_ends_before_it_is_stored_is_a_turn_that_failed(tmp_path: Path) -> None:
+    disk = Held(tmp_path / "log")
+    async with hosted(tmp_path, disk) as made:
+        session = await made.script(HEARS)
+        turn = session.talk.begin((Text(text="hi"),), message="msg_1")
+        assert await asyncio.to_thread(disk.reached.wait, LIMIT)
+        agent = made.host.agents[session.agent_id or ""]
+        leaving = asyncio.create_task(made.host.dispose_agent(agent.id))
+        while agent.live is not None:
+            await asyncio.sleep(0.001)
+        disk.opened.set()
+        await leaving
+        end = await session.talk.until_over(turn)
+        assert isinstance(end.error, AgentError)
+        assert not (tmp_path / "heard").exists()
+        assert len(await of_type(session, "prompt-finished")) == 1
 
 
 async def test_inv_5_a_failing_disk_is_told_once_and_disturbs_no_live_stream(tmp_path: Path) -> None:

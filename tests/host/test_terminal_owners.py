@@ -2,18 +2,21 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.host.host_events import codes
-from tests.host.rig import Rig, of_type, play, rig, until, until_type
+from tests.host.rig import LIMIT, Rig, of_type, play, rig, until, until_type
 from tests.host.test_end import alive
 
 from legation.host.requests.services import DefaultTerminals
 from legation.host.session import Session
-from legation.proc import ProcessLauncher, child_environment
+from legation.proc import Command, ProcessLauncher, Registry, child_environment
+from legation.proc import launcher as launcher_module
+from legation.proc.child import StartedChild
 from legation.store.forbidden import ForbiddenPlaces
 
 pytestmark = pytest.mark.heavy  # a process or more for each test
@@ -85,6 +88,29 @@ async def test_no_command_outlives_its_session_or_its_agent(tmp_path: Path, how:
                 while alive(pid):
                     await asyncio.sleep(0.005)
         assert not alive(pid)
+        await asyncio.gather(turn, return_exceptions=True)
+
+
+async def test_a_command_that_starts_while_its_session_closes_is_ended_before_that_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, start = threading.Event(), launcher_module._start
+
+    def start_slowly(command: Command, registry: Registry | None) -> StartedChild:
+        started = start(command, registry)
+        if command.name == "terminal":
+            go_on.wait(LIMIT)
+        return started
+
+    monkeypatch.setattr(launcher_module, "_start", start_slowly)
+    async with with_terminals(tmp_path) as made:
+        session = await made.rehearse()
+        pid, turn = await started(made, session)
+        asyncio.get_running_loop().call_later(0.5, go_on.set)  # longer than a close that waits for nothing
+        await made.host.close_session(session.id)
+        was_alive = alive(pid)
+        go_on.set()
+        assert not was_alive
         await asyncio.gather(turn, return_exceptions=True)
 
 

@@ -78,6 +78,16 @@ def test_a_file_is_private_and_kept_in_parts(tmp_path: Path, monkeypatch: pytest
     assert "line 199" in path.read_text()
 
 
+def test_its_handler_has_a_lock_to_enter() -> None:
+    others = list(logging.getLogger().handlers)
+    with logging_to(io.StringIO(), "info", Redactor()):
+        (handler,) = [each for each in logging.getLogger().handlers if each not in others]
+        lock = handler.lock
+        assert lock is not None  # from Python 3.13 on every line enters it, or raises where it is logged
+        with lock:
+            assert handler.handle(logging.makeLogRecord({"msg": "one thread may do so twice"}))
+
+
 def test_a_reader_that_stalls_does_not_hold_up_the_server() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "r") as reader, os.fdopen(writing, "w") as out:

@@ -56,12 +56,12 @@ from legation.wire.event_types import (
     TurnState,
     UnaskedEffect,
 )
-from legation.wire.event_types import Turn as TurnName
 from legation.wire.events import Draft
 
 if TYPE_CHECKING:
     from legation.host.host import AcpHost
     from legation.host.session import Session
+    from legation.store.stream import Receipt
 
 JUDGE_LIMIT = 30.0  # seconds to judge what was done unasked: the store's time
 TOOL_PATIENCE = 6  # times the idle limit that an agent may be silent while a tool of its works
@@ -130,8 +130,8 @@ class Conversation:
         answer = self.permissions.ask(ask)
         if self.turn and self.turn.cancelled:
             self.permissions.cancel_all()  # asked too late: the turn is being ended
-        else:
-            self._move("requires-action", ask.id)
+        elif self.turn:
+            self._session.note(TurnState(turn=self.turn.id, state="requires-action", reason=ask.id))
         return answer
 
     # The agent has something done for it.
@@ -263,8 +263,8 @@ class Conversation:
         self._decided.questioned(request.tool_call_id)
         if self.turn and self.turn.cancelled:
             self.questions.cancel_all()
-        else:
-            self._move("requires-action", "question")
+        elif self.turn:
+            self._session.note(TurnState(turn=self.turn.id, state="requires-action", reason="question"))
         return answer
 
     @property
@@ -306,11 +306,7 @@ class Conversation:
     def _go_on(self) -> None:
         self._session.heard()
         if self.turn and not self.turn.cancelled and not self.waiting:
-            self._move("running")
-
-    def _move(self, state: TurnName, reason: str | None = None) -> None:
-        if self.turn:
-            self._session.note(TurnState(turn=self.turn.id, state=state, reason=reason))
+            self._session.note(TurnState(turn=self.turn.id, state="running"))
 
     # The client speaks.
 
@@ -329,7 +325,7 @@ class Conversation:
             )
         self._session.must_be_usable("prompt")
         turn = SessionTurn(new_id("trn", now_ms=self._clock.now_ms()), self._clock, self._limits.idle)
-        self._session.record(
+        stored = self._session.record(
             PromptStarted(turn=turn.id, prompt=prompt, message=message),
             TurnState(turn=turn.id, state="running"),
         )
@@ -337,7 +333,7 @@ class Conversation:
         self.tool_calls.clear()
         self._decided.begin_turn()
         turn.running = self._running = asyncio.create_task(
-            self._run(turn, prompt), name=f"legation-{turn.id}"
+            self._run(turn, prompt, stored if message else None), name=f"legation-{turn.id}"
         )
         return turn
 
@@ -397,12 +393,15 @@ class Conversation:
 
     # The turn.
 
-    async def _run(self, turn: SessionTurn, prompt: tuple[ContentBlock, ...]) -> None:
-        answered = partial(self._answered, turn)
-        asking = asyncio.create_task(
-            self._session.agent.prompt(self._session.meta.agent_session_id, prompt, on_answer=answered)
-        )
+    async def _run(self, turn: SessionTurn, prompt: tuple[ContentBlock, ...], stored: Receipt | None) -> None:
+        answered, asking = partial(self._answered, turn), None
         try:
+            # Killed before that, a host would leave no turn of the message, and the next one would say it again.
+            if stored is not None:
+                await stored
+            asking = asyncio.create_task(
+                self._session.agent.prompt(self._session.meta.agent_session_id, prompt, on_answer=answered)
+            )
             await asyncio.sleep(0)  # in its first step the prompt is written
             turn.sent = True
             if turn.cancelled:
@@ -414,7 +413,8 @@ class Conversation:
                 self._session.losing_agent()  # before the end of the turn is told: the next one is not for this agent
             self._answered(turn, error)
         finally:
-            asking.cancel()
+            if asking is not None:
+                asking.cancel()
             while self.judging and turn.end is None:
                 await asyncio.wait(self.judging)  # bounded by `JUDGE_LIMIT`
             if turn.end is None and turn.answer is not None:

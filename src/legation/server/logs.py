@@ -77,9 +77,6 @@ class _LineQueue(logging.Handler):
         self._thread = threading.Thread(target=self._write, name="legation-log", daemon=True)
         self._thread.start()
 
-    def createLock(self) -> None:  # noqa: N802 - logging's own name
-        self.lock = None  # the queue is one for any thread
-
     def emit(self, record: logging.LogRecord) -> None:
         # As it is: the formatter, in the other thread, sees the record itself.
         if self._waiting.qsize() >= QUEUE_LINES:

@@ -34,7 +34,7 @@ from legation.proc import Child, Command, Exit, Launcher, Pipes, ProcessLauncher
 from legation.store.datafolder import new_mode
 from legation.store.files import FOLDER, READ, open_below
 from legation.store.forbidden import ForbiddenPlaces
-from legation.tasks import UnderWay
+from legation.tasks import UnderWay, finish
 from legation.wire.acp.methods import (
     CreateTerminalRequest,
     ReadTextFileRequest,
@@ -347,7 +347,7 @@ class DefaultTerminals:
             raise RpcFault(ErrorCode.INVALID_REQUEST, limit)
         try:
             with shelf.moving:
-                terminal = await self._start(request)
+                terminal = await self._started(request)
                 if shelf.closed:
                     await self._put_away(request.session_id, shelf, terminal)
                     raise RpcFault(ErrorCode.INVALID_PARAMS, "the session was closed")
@@ -411,6 +411,15 @@ class DefaultTerminals:
         if shelf is not None and not len(shelf):
             del self._shelves[session_id]
 
+    async def _started(self, request: CreateTerminalRequest) -> TerminalProcess:
+        """Start it to the end: where whoever asked has gone meanwhile, it is ended, and a cleanup waits for that."""
+        starting = asyncio.create_task(self._start(request))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await finish(_stop_started(starting))
+            raise
+
     async def _start(self, request: CreateTerminalRequest) -> TerminalProcess:
         asked, given = request.output_byte_limit, self._environment or {}
         if asked is not None and asked < 0:
@@ -439,6 +448,13 @@ def _argv(request: CreateTerminalRequest) -> tuple[str, ...]:
         raise RpcFault(ErrorCode.INVALID_PARAMS, "command must name a program")
     unpack = [f'export "${_PACKED}{n}"; unset {_PACKED}{n}; ' for n in range(len(request.env))]
     return (_SHELL, "-c", "".join(unpack) + 'exec "$0" "$@" >&2', request.command, *request.args)
+
+
+async def _stop_started(starting: asyncio.Task[TerminalProcess]) -> None:
+    await asyncio.wait({starting}, timeout=SETTLE_LIMIT)
+    starting.cancel()  # then it is the launcher's, which leaves nothing of it
+    if starting.done() and not starting.cancelled() and starting.exception() is None:
+        await starting.result().stop()
 
 
 def _packed(request: CreateTerminalRequest) -> dict[str, str]:
