@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.cli.server_process import Running
 from tests.postgres import MIGRATED, Postgres, running_postgres
-from tests.runs.rig import LIMIT, Rig
+from tests.runs.rig import LIMIT, Rig, until_packed
 from tests.runs.test_kills import (
     CANCELLED,
     PACKS,
@@ -26,7 +26,6 @@ from tests.runs.test_kills import (
     ended,
     started,
     until_it_ends,
-    until_packed,
 )
 from tests.runs.worker_to_kill import kill_runner, runners
 

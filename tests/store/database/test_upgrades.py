@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.approvals.installation import NOW, Installation
 from tests.postgres import EMPTY
-from tests.runs.rig import CountingProvider, Rig
+from tests.runs.rig import CountingProvider, Rig, folder_blobs, tell, until_packed
 from tests.store.database.databases import BOTH, make
 from tests.store.installation import add_workspaces, new_sealer
 
@@ -19,6 +19,9 @@ from legation.approvals.queue import ApprovalQueue
 from legation.approvals.trace.chain import verify
 from legation.approvals.transitions import Unheard, get
 from legation.approvals.upkeep import SignsOfLife, supersede_lost
+from legation.runs.events import RunEventStore
+from legation.runs.packs import EventPacks
+from legation.runs.run import PACKING
 from legation.runs.states import RunState
 from legation.secret import Secret
 from legation.server import inbox
@@ -229,6 +232,37 @@ async def test_a_database_of_before_durable_runs_takes_runs_and_keeps_what_it_ha
         (page,) = await rig.content.read("local", "before", "events")
         assert page.plain == b"said before"
         assert (await database.read(get, "local", "apr_old")).status == "pending"
+
+
+BEFORE_PACKS = 14
+
+
+@pytest.mark.parametrize("dialect", BOTH)
+async def test_runs_that_ended_before_packs_are_packed_and_those_under_way_go_on(
+    dialect: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest = migrations.chain()
+    async with make(dialect, tmp_path, request, template=EMPTY) as database:
+        with monkeypatch.context() as earlier:
+            earlier.setattr(migrations, "chain", lambda: newest[:BEFORE_PACKS])
+            earlier.setattr(migrations, "newest", lambda: BEFORE_PACKS)
+            await database.migrate()
+        await add_workspaces(database)
+        rig = Rig(database, CountingProvider(tmp_path / "things"))
+        ended, waits = await rig.submit(), await rig.submit()
+        told = [await tell(rig, each) for each in (ended, waits)]
+        # As the landed worker left one that had ended.
+        done = "state = 'succeeded', outcome = 'succeeded', ended_at = 7, machine = '', next_check_at = null"
+        await database.transact(_run, f"update run set {done} where id = '{ended}'")
+        await database.migrate()
+        run = await rig.run(ended)
+        assert (run.machine, run.next_check_at, (await rig.run(waits)).machine) == (PACKING, 7, "")
+        blobs = folder_blobs(tmp_path)
+        async with rig.working(rig.worker(packs=EventPacks(database, rig.content, blobs))):
+            await until_packed(rig, ended)
+            await rig.until(waits)
+        store = RunEventStore(database, rig.content, blobs)
+        assert [await store.read("local", each, 0) for each in (ended, waits)] == told
 
 
 async def test_an_update_may_take_longer_than_any_statement_of_a_request(
