@@ -409,7 +409,7 @@ class Settings:
     )
     run_pack_after: float | None = setting(
         _PACKED,
-        UnlessNever(Duration(0, 36500 * 86400)),
+        UnlessNever(Duration(0, 36500 * 86400, 'a time like "90s", "10m" or "1h", or "never"')),
         "When the events of a run that has ended move from the database into files, sealed: so long after its end, or `never`. With Postgres "
         "only where `blobs` is set, since every server must find them.",
         flag=False,

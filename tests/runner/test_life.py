@@ -192,6 +192,7 @@ async def test_told_to_send_the_rest_alone_it_sends_what_a_killed_one_left_and_b
         assert texts(caller.notifications) == ["one", "two"][: len(caller.notifications)] != []
     # In a folder in which nothing was begun it begins nothing either, whatever it was given.
     async with Caller() as caller:
+        (tmp_path / "new").mkdir()
         code, said = await played(tmp_path / "new", caller, "go", agent=SAYS, fields=rest)
         assert (code, caller.requests) == (0, [])
         assert "nothing was begun here, and nothing is" in said

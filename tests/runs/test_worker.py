@@ -302,7 +302,7 @@ async def test_a_lost_machine_gives_back_what_had_no_prompt_and_fails_what_may_h
         await rig.database.transact(request_cancel, "local", early, now_ms=rig.clock.now_ms())
         await rig.until(early)
     assert (failed.state, failed.error_class) == (RunState.FAILED, ErrorClass.MACHINE_LOST)
-    assert (failed.machine, failed.secret_id) == ("", None)
+    assert (failed.machine, failed.secret_id) == (PACKING, None)
     assert (again.machine, again.attempt) == ("other", 2)
 
 

@@ -240,7 +240,7 @@ async def test_packed_events_are_paged_and_replayed_as_before(
         while after is not None:
             pages.append((await made.get(f"/events?limit=2&after={after}")).json())
             after = pages[-1]["next"]
-        return [pages, *((await made.get(f"/events/sse?after={after}")).text for number in range(6))]
+        return [pages, *[(await made.get(f"/events/sse?after={number}")).text for number in range(6)]]
 
     before, services = await read(), rig.services
     run = await services.database.read(find_run, "local", made.run)
@@ -260,6 +260,8 @@ async def test_packed_events_are_paged_and_replayed_as_before(
     assert answer.status_code == 500
     assert f"cannot read events of {made.run}: blob {name} is missing" in answer.json()["detail"]
     assert len((await made.get("/events?after=3")).json()["items"]) == 3
+    assert (await made.get("/events/sse?after=2")).status_code == 500  # and no stream that ends again and again
+    assert (await made.get("/events/sse?after=3")).status_code == 200
 
 
 async def test_liveness_is_told_by_progress(rig: Rig) -> None:
