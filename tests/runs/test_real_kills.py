@@ -138,7 +138,7 @@ async def test_whatever_is_killed_there_the_run_ends_once_and_leaves_nothing(
         "machine": tmp_path.name,
     }
     if step == "pack":
-        config["packs"] = str(stack.home / BLOBS)
+        config["packs"] = str(stack.server.data_dir / BLOBS)
     if step in CANCELLED and effect != "stop":
         config["runner_dies"] = ["stop", "stop", "before"]
     settings = load({"data_dir": data}, stack.env)
