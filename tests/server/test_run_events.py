@@ -260,7 +260,9 @@ async def test_packed_events_are_paged_and_replayed_as_before(
     assert answer.status_code == 500
     assert f"cannot read events of {made.run}: blob {name} is missing" in answer.json()["detail"]
     assert len((await made.get("/events?after=3")).json()["items"]) == 3
-    assert (await made.get("/events/sse?after=2")).status_code == 500  # and no stream that ends again and again
+    assert (
+        await made.get("/events/sse?after=2")
+    ).status_code == 500  # and no stream that ends again and again
     assert (await made.get("/events/sse?after=3")).status_code == 200
 
 
