@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 from tests.runs.rig import CountingProvider, Rig, folder_blobs, one, tell, until_packed
+from tests.store.blob_stores import blob_store
 from tests.store.canary import new_canary, search, stored
-from tests.store.database.databases import Either
+from tests.store.database.databases import Either, opened
+from tests.store.installation import add_workspaces, new_sealer
+from tests.store.s3_server import needs_rclone
 
 from legation.clock import SystemClock
 from legation.errors import StorageFailed, Unavailable
@@ -18,9 +21,12 @@ from legation.runs.packs import EventPacks
 from legation.runs.provider import Observation
 from legation.runs.run import PACKING, Run
 from legation.runs.states import ErrorClass, RunState
+from legation.runs.worker import WorkerOptions
 from legation.secret import Secret
+from legation.server.worker import _shared_blobs, make_worker
+from legation.settings import load
 from legation.store import backup
-from legation.store.blobs.base import BlobInfo, Content
+from legation.store.blobs.base import BlobInfo, Blobs, Content
 from legation.store.blobs.folder import FolderBlobs
 from legation.store.database.sqlite import SqliteDatabase
 from legation.store.database.transaction import Row, rows
@@ -42,7 +48,7 @@ def blobs(tmp_path: Path) -> FolderBlobs:
     return folder_blobs(tmp_path)
 
 
-async def packed(rig: Rig, blobs: FolderBlobs, texts: Sequence[str] = ("one", "two", "three")) -> str:
+async def packed(rig: Rig, blobs: Blobs, texts: Sequence[str] = ("one", "two", "three")) -> str:
     """Have a run told of, ended and packed."""
     run_id = await rig.submit()
     await tell(rig, run_id, texts)
@@ -180,6 +186,46 @@ async def test_a_blob_that_is_not_what_it_was_is_told_by_its_name(
     assert len(await store.read("local", other, 0)) == 1
 
 
+@needs_rclone
+@pytest.mark.heavy
+async def test_in_a_bucket_it_is_the_same(rig: Rig, tmp_path: Path) -> None:
+    with blob_store("s3", tmp_path) as bucket:
+        run_id = await packed(rig, bucket())
+        (row,) = await manifest(rig)
+        store = RunEventStore(rig.database, rig.content, bucket())
+        assert [each.seq for each in await whole(store, run_id, 1)] == [2, 3]
+        await bucket().delete(row["blob"])
+        with pytest.raises(StorageFailed, match=f"blob {row['blob']} is missing"):
+            await store.read("local", run_id, 0)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "wanted"),
+    [
+        ({}, None),  # a folder is one server's own
+        ({"LEGATION_BLOBS": "s3://bucket/prefix?endpoint=http://127.0.0.1:1&region=eu-central-1"}, 3_600_000),
+        ({"LEGATION_BLOBS": "s3://bucket/prefix", "LEGATION_RUN_PACK_AFTER": "90s"}, 90_000),
+        ({"LEGATION_BLOBS": "s3://bucket/prefix", "LEGATION_RUN_PACK_AFTER": "never"}, None),
+    ],
+)
+async def test_a_worker_beside_servers_packs_only_where_all_of_them_find_it(
+    chosen: dict[str, str], wanted: int | None, tmp_path: Path
+) -> None:
+    settings = load({"data_dir": tmp_path}, {"HOME": str(tmp_path), **chosen})
+    async with SqliteDatabase(tmp_path / "legation.db") as database:
+        made = make_worker(
+            settings,
+            database,
+            SystemClock(),
+            new_sealer(),
+            "m1",
+            "http://127.0.0.1:1",
+            WorkerOptions(id="w1"),
+            _shared_blobs(settings),
+        )
+    assert (None if made.tools.packs is None else made.tools.pack_after_ms) == wanted
+
+
 async def test_with_its_content_deleted_there_is_nothing_to_read(rig: Rig, blobs: FolderBlobs) -> None:
     run_id = await packed(rig, blobs)
     await rig.database.transact(rig.content.delete, "local", run_id)
@@ -258,9 +304,6 @@ async def test_what_is_new_never_waits_behind_what_is_to_be_packed(rig: Rig, blo
 
 
 async def test_a_backup_has_them_and_a_restore_gives_them_back(tmp_path: Path) -> None:
-    from tests.store.database.databases import opened
-    from tests.store.installation import add_workspaces
-
     data, copy = tmp_path / "data", tmp_path / "copy.tar"
     data.mkdir(mode=0o700)
     async with opened(SqliteDatabase(data / "legation.db")) as database:
