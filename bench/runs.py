@@ -27,7 +27,7 @@ from typing import Any, Final
 from bench.measure import Sample, emit
 from legation.clock import SystemClock, new_id
 from legation.runs.provider import Observation
-from legation.runs.run import TOPIC, NewRun, Run, RunCaps, add_run, claim
+from legation.runs.run import PACKING, TOPIC, NewRun, Run, RunCaps, add_run, claim
 from legation.runs.steps import Tools
 from legation.runs.worker import Worker, WorkerOptions
 from legation.secret import Secret
@@ -221,7 +221,7 @@ async def empty(scratch: Path) -> Sample:
         now = SystemClock().now_ms()
         await fill(database, "run_a", ACTIVE // 2, next=now + HOUR_MS)
         await fill(database, "run_b", ACTIVE // 2, next=now + HOUR_MS, machine="")
-        await fill(database, "run_c", FINISHED, next=None, state="succeeded", machine="", ended_at=1)
+        await fill(database, "run_c", FINISHED, next=1, state="succeeded", machine=PACKING, ended_at=1)
         await asyncio.sleep(2)
         took, asked = [], []
         for _ in range(CLAIMS):

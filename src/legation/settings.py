@@ -69,8 +69,9 @@ class SettingField(NamedTuple):
         if self.value is None or self.value == ():
             return ""
         units: Mapping[str, float] = {}
-        if isinstance(self.read, Duration | ByteSize):
-            units = {"MiB": MIB} if isinstance(self.read, ByteSize) else {"h": HOUR, "m": MINUTE, "s": 1}
+        read = self.read.read if isinstance(self.read, UnlessNever) else self.read
+        if isinstance(read, Duration | ByteSize):
+            units = {"MiB": MIB} if isinstance(read, ByteSize) else {"h": HOUR, "m": MINUTE, "s": 1}
         for unit, size in units.items():
             if isinstance(self.value, int | float) and self.value % size == 0:
                 return f"{self.value / size:g}{unit}"
@@ -408,7 +409,7 @@ class Settings:
     )
     run_pack_after: float | None = setting(
         _PACKED,
-        UnlessNever(Duration(0, 36500 * 86400)),
+        UnlessNever(Duration(0, 36500 * 86400, 'a time like "90s", "10m" or "1h", or "never"')),
         "When the events of a run that has ended move from the database into files, sealed: so long after its end, or `never`. With Postgres "
         "only where `blobs` is set, since every server must find them.",
         flag=False,

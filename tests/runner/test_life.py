@@ -169,3 +169,30 @@ async def test_stopped_while_nobody_takes_its_last_report_it_ends_and_keeps_it(
         caller.fault = lambda _: None
         assert (await played(tmp_path, caller, "go", agent="/no/such/agent"))[0] == 0
         assert [each["kind"] for each in caller.taken] == ["session_update", "prompt_complete"]
+
+
+async def test_told_to_send_the_rest_alone_it_sends_what_a_killed_one_left_and_begins_nothing(
+    tmp_path: Path,
+) -> None:
+    agent = scripted("hello(); session(); p = prompted(); update('one'); update('two'); read(); stay()")
+    rest = {"restOnly": True}
+    async with Caller(fault=lambda each: 503 if each.report["sequence"] else None) as caller:
+        async with started(tmp_path, config_of(caller, "go"), agent=agent) as run:
+            await caller.until(lambda each: any(r.report["sequence"] for r in each.requests))
+            run.process.kill()
+            await run.ended()
+        assert caller.taken == []
+        caller.fault = lambda _: None
+        code, _ = await played(tmp_path, caller, "go", agent="/no/such/agent", fields=rest)
+        assert (code, caller.ended[0]["kind"], caller.ended[0]["error"]["code"]) == (
+            6,
+            "prompt_failed",
+            "runner",
+        )
+        assert texts(caller.notifications) == ["one", "two"][: len(caller.notifications)] != []
+    # In a folder in which nothing was begun it begins nothing either, whatever it was given.
+    async with Caller() as caller:
+        (tmp_path / "new").mkdir()
+        code, said = await played(tmp_path / "new", caller, "go", agent=SAYS, fields=rest)
+        assert (code, caller.requests) == (0, [])
+        assert "nothing was begun here, and nothing is" in said

@@ -4,27 +4,35 @@ import asyncio
 import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import msgspec
+from tests.store.blob_stores import signer
 from tests.store.database.databases import Either
 from tests.store.installation import new_sealer
 
 from legation.clock import Clock, SystemClock, new_id
+from legation.errors import LegationError
+from legation.runs.events import ReportSource, RunEventStore, keep_report
+from legation.runs.packs import EventPacks
 from legation.runs.provider import Observation, Provider, RunJob, RunResource
-from legation.runs.run import SQL, SUBMISSION, TOPIC, NewRun, Run, RunCaps, add_run, find_run
+from legation.runs.run import EVENTS, SQL, SUBMISSION, TOPIC, NewRun, Run, RunCaps, add_run, find_run
 from legation.runs.states import TERMINAL, RunState
 from legation.runs.steps import OnEffect, Tools
 from legation.runs.worker import Worker, WorkerOptions
 from legation.secret import Secret
-from legation.store.database.transaction import Transaction
+from legation.store.blobs.base import Blobs
+from legation.store.blobs.folder import FolderBlobs
+from legation.store.database.transaction import Statement, Transaction, parse, rows
 from legation.store.secrets.sealer import Sealer
 from legation.store.secrets.vault import ContentStore, Vault
 from legation.wire.api.runs import Priority, RunCleanup, RunSpec
-from legation.wire.callbacks import token_digest
+from legation.wire.callbacks import RunnerReport, token_digest
+from legation.wire.events import Event
 
 LIMIT = 120.0  # seconds, which only a broken machine takes
 
@@ -38,7 +46,7 @@ class CountingProvider:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for each in (folder, folder / ".new", folder / ".begun", folder / ".ended"):
+        for each in (folder, folder / ".new", folder / ".ended", folder / ".begun"):
             each.mkdir(exist_ok=True, parents=True)
 
     def note(self, what: str, run: Run) -> None:
@@ -86,6 +94,10 @@ class CountingProvider:
 
     async def create(self, job: RunJob) -> str:
         await job.still_ours()
+        if job.rest_only:  # it tells what is left, and begins nothing
+            (self.folder / ".begun" / job.run.attempt_id).unlink(missing_ok=True)
+            self.note("rest", job.run)
+            return job.run.attempt_id
         new = self.folder / ".new" / new_id("thing")
         new.touch()
         # The prompt is with the agent from here on: that is what must not happen twice.
@@ -143,6 +155,7 @@ class Rig:
         *,
         machine: str = "m1",
         on_effect: OnEffect | None = None,
+        packs: EventPacks | None = None,
         **options: float,
     ) -> Worker:
         tools = Tools(
@@ -153,9 +166,12 @@ class Rig:
             self.content,
             {"sandbox": lambda: self.provider},
             50,
+            50,
             on_effect,
+            packs,
         )
-        return Worker(tools, WorkerOptions(id=name, **{"poll": 0.2, **options}))  # type: ignore[arg-type]
+        often = {"poll": 0.2} if packs is None else {"poll": 0.2, "seen_every": 0.1}
+        return Worker(tools, WorkerOptions(id=name, **{**often, **options}))  # type: ignore[arg-type]
 
     @asynccontextmanager
     async def working(self, worker: Worker) -> AsyncIterator[Worker]:
@@ -250,3 +266,47 @@ async def submit(
     if notify:
         database.notify(TOPIC)
     return run_id
+
+
+def folder_blobs(folder: Path) -> FolderBlobs:
+    return FolderBlobs(folder / "blobs", signer())
+
+
+async def tell(
+    rig: Rig, run_id: str, texts: Sequence[str] = ("one", "two", "three"), attempt: int = 1
+) -> list[Event]:
+    """Have a runner's reports kept, one for each text; the events that they are."""
+    source = ReportSource("local", run_id, attempt, None)
+    head = await rig.database.read(rig.content.head, "local", run_id, EVENTS)
+    for number, text in enumerate(texts, 1):
+        said = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+        line = msgspec.Raw(msgspec.json.encode({"sessionId": "s", "update": said}))
+        report = RunnerReport(
+            kind="session_update",
+            run_id=run_id,
+            task_id="t",
+            sandbox_id="b",
+            prompt_id=f"{run_id}-{attempt}",
+            sequence=number,
+            notifications=(line,),
+        )
+        await rig.database.transact(keep_report, rig.content, source, report, {}, now_ms=number)
+    return await RunEventStore(rig.database, rig.content, cast(Blobs, None)).read("local", run_id, head)
+
+
+async def until_packed(rig: Rig, run_id: str, *, wanted: bool = True) -> None:
+    """Until nobody is to look at it any more, and none of its events is in the database."""
+    async with asyncio.timeout(LIMIT):
+        while wanted:
+            with suppress(LegationError):
+                run = await rig.run(run_id)
+                if run.state in TERMINAL and run.next_check_at is None and not run.lease_token:
+                    query = f"select 1 from content_page where owner = '{run_id}' and stream = 'events'"
+                    assert not await rig.database.read(rows, one(query))
+                    return
+            await asyncio.sleep(0.05)
+
+
+def one(text: str) -> Statement:
+    (query,) = parse(f"-- name: one\n{text};")
+    return query()

@@ -7,36 +7,30 @@ import asyncio
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import msgspec
 import pytest
 from tests.postgres import MIGRATED, Postgres, running_postgres
-from tests.runs.rig import LIMIT, CountingProvider, Rig
+from tests.runs.rig import LIMIT, CountingProvider, Rig, folder_blobs, one, tell, until_packed
 from tests.runs.worker_to_kill import work
-from tests.store.blob_stores import signer
 from tests.store.database.databases import make, opened
 from tests.store.installation import add_workspaces
 
 from legation.errors import LegationError
-from legation.runs.events import ReportSource, RunEventStore, keep_report
+from legation.runs.events import RunEventStore
 from legation.runs.packs import EventPacks
 from legation.runs.run import Run, request_cancel
 from legation.runs.states import TERMINAL, CleanupStatus, ErrorClass, RunState
 from legation.runs.steps import LOSE, PACK, STEPS
 from legation.secret import Secret
-from legation.store.blobs.base import Blobs
-from legation.store.blobs.folder import FolderBlobs
 from legation.store.database.postgres import PostgresDatabase
-from legation.store.database.transaction import Rows, Statement, Transaction, parse, rows
+from legation.store.database.transaction import Rows, Transaction, parse, rows
 from legation.store.secrets.sealer import KeyRing, Sealer, make_key, new_key_text
-from legation.wire.callbacks import RunnerReport
-from legation.wire.events import Event
 
 pytestmark = pytest.mark.heavy
 
@@ -86,8 +80,8 @@ async def test_every_step_has_the_effects_that_it_says_and_no_others(
         rig = Rig(database, CountingProvider(tmp_path / "things"))
         cancelled, revived = await rig.submit("hold"), await rig.submit()
         early, late = await lost_runs(rig, tmp_path)
-        others = rig.worker("w1", on_effect=on_effect, machine_lost=0.01, seen_every=0.1)
-        others.tools = replace(others.tools, packs=EventPacks(database, rig.content, folder_blobs(tmp_path)))
+        packs = EventPacks(database, rig.content, folder_blobs(tmp_path))
+        others = rig.worker("w1", on_effect=on_effect, packs=packs, machine_lost=0.01, seen_every=0.1)
         await tell(rig, revived)
         async with rig.working(others):
             for each in (cancelled, revived, early, late):
@@ -227,56 +221,13 @@ async def test_a_worker_killed_while_it_packs_loses_no_event_and_leaves_no_blob_
         rig, blobs = Rig(database, CountingProvider(tmp_path / "things"), sealer), folder_blobs(tmp_path)
         events = RunEventStore(database, rig.content, blobs)
         assert await events.read("local", run_id, 0) == told
-        worker = rig.worker("second")
-        worker.tools = replace(worker.tools, packs=EventPacks(database, rig.content, blobs))
-        async with rig.working(worker):
+        async with rig.working(rig.worker("second", packs=EventPacks(database, rig.content, blobs))):
             await until_packed(rig, run_id)
         assert await events.read("local", run_id, 0) == told
-        manifest = await database.read(rows, _one("select blob from run_pack where packed_at is not null"))
+        manifest = await database.read(rows, one("select blob from run_pack where packed_at is not null"))
         assert [each.key async for each in blobs.list("local/runs")] == [row["blob"] for row in manifest]
         assert len(manifest) == 1
         settled(tmp_path, [await rig.run(run_id)])
-
-
-def folder_blobs(folder: Path) -> FolderBlobs:
-    return FolderBlobs(folder / "blobs", signer())
-
-
-async def tell(rig: Rig, run_id: str, texts: Sequence[str] = ("one", "two", "three")) -> list[Event]:
-    """Have a runner's reports kept, one for each text; the events that they are."""
-    source, blobs = ReportSource("local", run_id, 1, None), cast(Blobs, None)
-    for number, text in enumerate(texts, 1):
-        said = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
-        line = msgspec.Raw(msgspec.json.encode({"sessionId": "s", "update": said}))
-        report = RunnerReport(
-            kind="session_update",
-            run_id=run_id,
-            task_id="t",
-            sandbox_id="b",
-            prompt_id=f"{run_id}-1",
-            sequence=number,
-            notifications=(line,),
-        )
-        await rig.database.transact(keep_report, rig.content, source, report, {}, now_ms=number)
-    return await RunEventStore(rig.database, rig.content, blobs).read("local", run_id, 0)
-
-
-async def until_packed(rig: Rig, run_id: str, *, wanted: bool = True) -> None:
-    """Until nobody is to look at it any more, and none of its events is in the database."""
-    async with asyncio.timeout(LIMIT):
-        while wanted:
-            with suppress(LegationError):
-                run = await rig.run(run_id)
-                if run.state in TERMINAL and run.next_check_at is None and not run.lease_token:
-                    query = f"select 1 from content_page where owner = '{run_id}' and stream = 'events'"
-                    assert not await rig.database.read(rows, _one(query))
-                    return
-            await asyncio.sleep(0.05)
-
-
-def _one(text: str) -> Statement:
-    (query,) = parse(f"-- name: one\n{text};")
-    return query()
 
 
 async def to_running(rig: Rig, run_id: str) -> None:

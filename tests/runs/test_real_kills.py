@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.cli.server_process import Running
 from tests.postgres import MIGRATED, Postgres, running_postgres
-from tests.runs.rig import LIMIT, Rig
+from tests.runs.rig import LIMIT, Rig, until_packed
 from tests.runs.test_kills import (
     CANCELLED,
     PACKS,
@@ -26,7 +26,6 @@ from tests.runs.test_kills import (
     ended,
     started,
     until_it_ends,
-    until_packed,
 )
 from tests.runs.worker_to_kill import kill_runner, runners
 
@@ -139,7 +138,7 @@ async def test_whatever_is_killed_there_the_run_ends_once_and_leaves_nothing(
         "machine": tmp_path.name,
     }
     if step == "pack":
-        config["packs"] = str(stack.home / BLOBS)
+        config["packs"] = str(stack.server.data_dir / BLOBS)
     if step in CANCELLED and effect != "stop":
         config["runner_dies"] = ["stop", "stop", "before"]
     settings = load({"data_dir": data}, stack.env)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.runs.rig import LIMIT, Rig
+from tests.runs.rig import LIMIT, Rig, until_packed
 from tests.runs.worker_to_kill import children_of
 
 from legation.clock import SystemClock
@@ -19,6 +19,7 @@ from legation.runs.run import TOPIC, Run, RunCaps, request_cancel
 from legation.runs.sandbox import FOLDER, _write_all
 from legation.runs.states import ErrorClass, RunState
 from legation.runs.worker import Worker, WorkerOptions
+from legation.server import worker as server_worker
 from legation.server.auth import make_authenticate
 from legation.server.http.app import AppOptions, make_app
 from legation.server.http.server import UvicornServer
@@ -88,6 +89,19 @@ async def test_a_run_goes_all_the_way_with_a_real_runner_and_leaves_nothing(tmp_
         assert server.left() == []
         assert server.runners() == []
         assert run.secret_id is None
+
+
+async def test_what_it_said_is_packed_by_the_servers_own_worker_and_read_as_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = server_worker._options
+    monkeypatch.setattr(server_worker, "_options", lambda *given: replace(options(*given), seen_every=0.1))
+    async with serving(tmp_path, LEGATION_RUN_PACK_AFTER="0") as server:
+        run_id = await server.rig.submit(SAYS)
+        await until_packed(server.rig, run_id)
+        events = await server.services.run_events.read("local", run_id, 0)
+        assert [each.type for each in events] == ["agent-message-chunk", "prompt-finished"]
+    assert [path.name for path in (tmp_path / "blobs/local/runs" / run_id).iterdir()] == ["events-1-2"]
 
 
 async def test_a_cancel_ends_the_runner_and_its_agent(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from legation.errors import NotFound
 from legation.runs.lease import HeldRun, RunLeases
 from legation.runs.lists import resume_run
 from legation.runs.provider import Observation, RunJob, StepFailed
-from legation.runs.run import SQL, TOPIC, Run, RunCaps, request_cancel
+from legation.runs.run import PACKING, SQL, TOPIC, Run, RunCaps, request_cancel
 from legation.runs.states import TERMINAL, CleanupStatus, ErrorClass, RunState
 from legation.runs.steps import STEPS
 from legation.runs.worker import _forget_workers, _lost_machines
@@ -40,7 +40,7 @@ async def test_a_run_goes_all_the_way_and_leaves_nothing(rig: Rig) -> None:
         RunState.SUCCEEDED,
         CleanupStatus.SUCCEEDED,
     )
-    assert (run.error_class, run.secret_id, run.machine, run.next_check_at) == (None, None, "", None)
+    assert (run.error_class, run.secret_id, run.machine) == (None, None, PACKING)
     assert (run.attempt, run.has_slot, run.lease_token) == (1, False, "")
     name = f"{run.id}-1"
     assert counted(rig).effects == {("create", name): 1, ("clean runner", name): 1, ("clean folder", name): 1}
@@ -302,7 +302,7 @@ async def test_a_lost_machine_gives_back_what_had_no_prompt_and_fails_what_may_h
         await rig.database.transact(request_cancel, "local", early, now_ms=rig.clock.now_ms())
         await rig.until(early)
     assert (failed.state, failed.error_class) == (RunState.FAILED, ErrorClass.MACHINE_LOST)
-    assert (failed.machine, failed.secret_id) == ("", None)
+    assert (failed.machine, failed.secret_id) == (PACKING, None)
     assert (again.machine, again.attempt) == ("other", 2)
 
 

@@ -85,6 +85,8 @@ async def main(config: dict[str, Any]) -> None:
     else:
         made = SqliteDatabase(Path(config["path"]))
     options = WorkerOptions(id=config["name"], lease=float(config["lease"]), poll=0.1)
+    if "packs" in config:
+        options = replace(options, seen_every=0.1)
     if config.get("takes_lost"):
         options = replace(options, machine_lost=0.01, seen_every=0.1)
     async with made as database:
@@ -111,6 +113,7 @@ async def main(config: dict[str, Any]) -> None:
             Vault(database, sealer, clock),
             ContentStore(database, sealer, clock),
             {"sandbox": lambda: provider},
+            20,
             20,
             on_effect,
             packs_of(config, database, sealer),

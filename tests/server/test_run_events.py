@@ -16,6 +16,7 @@ from tests.server.test_runner_commands import permission
 from tests.store.canary import logged, new_canary, search, stored
 
 from legation.approvals.approval import new_approval_id
+from legation.runs import packs
 from legation.runs.events import LOOP_LENGTH, PAGE_CAP, RunFeed
 from legation.runs.events import SQL as EVENTS_SQL
 from legation.runs.run import SQL, find_run
@@ -220,6 +221,49 @@ async def test_events_are_followed_live_from_any_server_until_the_run_has_ended(
         assert f'event: end\ndata: {{"stream":"{run}","reason":"ended"}}' in told
     assert "still heard" in told
     assert "event: bye" not in told
+
+
+async def test_packed_events_are_paged_and_replayed_as_before(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packs, "PACK_BYTES", 1)  # a pack for each report
+    made = await Reporting.of(rig)
+    await made.report(1, said("one"), said("two"), said("three"))
+    await made.report(2, said("four"))
+    await made.report(3, said("y" * PAGE_CAP))
+    await made.report(4, kind="prompt_complete", stopReason="end_turn")
+    await made.set_state("succeeded")
+
+    async def read() -> list[Any]:
+        pages = list[Any]()
+        after: str | None = "0"
+        while after is not None:
+            pages.append((await made.get(f"/events?limit=2&after={after}")).json())
+            after = pages[-1]["next"]
+        return [pages, *[(await made.get(f"/events/sse?after={number}")).text for number in range(6)]]
+
+    before, services = await read(), rig.services
+    run = await services.database.read(find_run, "local", made.run)
+    assert run is not None
+    packing = packs.EventPacks(services.database, services.content, services.blobs)
+    while (pack := await packing.next(run)) is not None:
+        await services.database.transact(packing.intend, pack, 1)
+        size = await packing.put(pack)
+        await services.database.transact(packing.keep, pack, size, 2)
+    assert [row["page"] for row in await rig.rows("select page from run_pack order by page")] == [1, 2, 3, 4]
+    assert await rig.rows("select 1 as one from content_page where stream = 'events'") == []
+    assert await read() == before
+    # One that is missing is told, with its name and what to do, and nothing behind it is given in its place.
+    name = f"local/runs/{made.run}/events-1-3"
+    await services.blobs.delete(name)
+    answer = await made.get("/events?after=2")
+    assert answer.status_code == 500
+    assert f"cannot read events of {made.run}: blob {name} is missing" in answer.json()["detail"]
+    assert len((await made.get("/events?after=3")).json()["items"]) == 3
+    assert (
+        await made.get("/events/sse?after=2")
+    ).status_code == 500  # and no stream that ends again and again
+    assert (await made.get("/events/sse?after=3")).status_code == 200
 
 
 async def test_liveness_is_told_by_progress(rig: Rig) -> None:

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from legation.errors import NotFound, StorageFailed
-from legation.runs.packs import EventPacks
+from legation.runs.packs import EventPacks, unreadable
 from legation.runs.run import EVENTS, Run
 from legation.runs.states import TERMINAL, RunState
 from legation.store import codec
@@ -342,7 +342,10 @@ class RunEventStore:
                 return events
 
     async def _whole(self, workspace: str, run_id: str, event: Event, name: str) -> Event:
-        sealed = await self._blobs.read(name, 2 * MOST_BYTES)
+        try:
+            sealed = await self._blobs.read(name, 2 * MOST_BYTES)
+        except NotFound:
+            raise unreadable(run_id, name, "missing") from None
         raw = await self._content.open_apart(workspace, run_id, name, sealed)
         return msgspec.structs.replace(event, raw=raw, span=_read_update(raw)[1])
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from legation.errors import NotFound, StorageFailed, TooLarge
 from legation.runs.run import EVENTS, Run
+from legation.settings import variable
 from legation.store.blobs.base import Blobs, workspace_key
 from legation.store.database.transaction import Database, Queries, Row, Rows, Transaction, only
 from legation.store.secrets.vault import MAX_PAGE, MAX_READ_PAGES, ContentStore
@@ -106,19 +107,22 @@ class EventPacks:
         try:
             sealed = await self._blobs.read(name, _MOST_SEALED)
         except (NotFound, TooLarge):
-            raise _unreadable(run_id, name, "missing, or another") from None
+            raise unreadable(run_id, name, "missing, or another") from None
         try:
             packed = await self._content.open_apart(workspace, run_id, name, sealed)
         except NotFound:
             return None
         except StorageFailed:
-            raise _unreadable(run_id, name, "damaged") from None
+            raise unreadable(run_id, name, "damaged") from None
         # No more is made of it than the manifest says, whatever it would become.
         return await asyncio.to_thread(zlib.decompressobj(wbits=31).decompress, packed, plain_bytes + 1)
 
 
-def _unreadable(run_id: str, name: str, how: str) -> StorageFailed:
-    return StorageFailed(f"cannot read events of {run_id}: blob {name} is {how}; restore it from a backup")
+def unreadable(run_id: str, name: str, how: str) -> StorageFailed:
+    return StorageFailed(
+        f"cannot read events of {run_id}: blob {name} is {how}; restore it from a backup, and with several servers keep blobs "
+        f"where all of them find them ({variable('blobs')})"
+    )
 
 
 def _changed(pack: Pack) -> StorageFailed:

@@ -36,6 +36,8 @@ CHANGES: Final = "run-changes"  # of notices: something that is shown of a run i
 PRIORITIES: Final[Mapping[Priority, int]] = {"low": 0, "normal": 1, "high": 2}
 SUBMISSION: Final = "submission"  # the stream of the run's content with what was submitted, as one page
 EVENTS: Final = "events"
+# In the place of a machine, of runs that have ended: whoever packs looks there and nobody else, so that what is new never waits behind it.
+PACKING: Final = "~packs"
 MOST_AT_ONCE: Final = 500  # rows of one statement
 # Where the inbox has a run that has ended; one that was cancelled nowhere: whoever did that knows.
 SECTIONS: Final[Mapping[RunState, Literal["wrong", "ready"]]] = {

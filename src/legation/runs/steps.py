@@ -21,7 +21,7 @@ from legation.errors import LegationError, NotFound
 from legation.runs.lease import End, HeldRun, RunLeases
 from legation.runs.packs import EventPacks
 from legation.runs.provider import Observation, Provider, RunJob, RunResource, StepFailed, failure_of
-from legation.runs.run import SQL, SUBMISSION, Change, LeaseLost, LeaseReturn, Run, hold
+from legation.runs.run import PACKING, SQL, SUBMISSION, Change, LeaseLost, LeaseReturn, Run, hold
 from legation.runs.states import TERMINAL, CleanupStatus, ErrorClass, RunAct, RunState, move
 from legation.secret import Secret
 from legation.store.database.transaction import Database, Transaction, read_committed
@@ -35,7 +35,7 @@ OBSERVE_MS: Final = (
 BACKOFF_MS: Final = (1_000, 5_000, 30_000, 120_000)  # after a step that failed, by how often it has
 REVIVALS: Final = 5  # starts of a runner on its folder after it has died, to have the rest reported
 RESTS: Final = 3  # the same, of a run that is cancelled
-REST_MS: Final = 30_000  # for the rest to be reported: the server's time
+REST_MS: Final = 30_000  # for the rest of one to be reported: the server's time
 CLEANUPS: Final = 5  # tries to remove what was made
 PACKS: Final = 16  # of a run in one step: so many MiB of its events
 PACK_AGAIN_MS: Final = 3_600_000  # after packs that failed: nothing is lost meanwhile, and the disk or the store may need somebody
@@ -63,6 +63,7 @@ class Tools:
     content: ContentStore
     providers: Mapping[str, Callable[[], Provider]] = field(repr=False)
     observe_ms: int = OBSERVE_MS
+    rest_ms: int = REST_MS
     on_effect: OnEffect | None = None
     packs: EventPacks | None = None
     pack_after_ms: int = 0  # from a run's end
@@ -310,7 +311,7 @@ async def stop(work: Work) -> End:
     except Exception as error:  # noqa: BLE001 - a run that nobody wants does not fail for what it leaves untold
         _log.warning("cannot have the rest of %s reported: %s", run.id, failure_of(error).reason)
     # It wakes the run when it is done; else its time is up then.
-    return Change(work.run, replace(work.run, tries=run.tries + 1), work.now + REST_MS)
+    return Change(work.run, replace(work.run, tries=run.tries + 1), work.now + work.tools.rest_ms)
 
 
 async def clean(work: Work) -> End:
@@ -419,14 +420,18 @@ async def pack(work: Work) -> End:
 
 
 def _end(work: Work, cleanup: CleanupStatus) -> Change:
-    run, tools = work.run, work.tools
+    run = work.run
+    # Whether or not events are packed here: somebody may come who does.
     done = work.moved(
-        RunAct.CLEAN, cleanup=cleanup, ended_at=work.now, secret_id=None, machine="", has_slot=False
+        RunAct.CLEAN,
+        work.tools.pack_after_ms,
+        cleanup=cleanup,
+        ended_at=work.now,
+        secret_id=None,
+        machine=PACKING,
+        has_slot=False,
     )
-    due = None if tools.packs is None else work.now + tools.pack_after_ms
-    return replace(
-        done, next_check_at=due, slot="give" if run.has_slot else None, ends_attempt=run.attempt > 0
-    )
+    return replace(done, slot="give" if run.has_slot else None, ends_attempt=run.attempt > 0)
 
 
 def _journal(run: Run, resources: tuple[RunResource, ...], now_ms: int) -> Transaction[None]:

@@ -15,13 +15,14 @@ from legation.clock import Clock
 from legation.errors import LegationError
 from legation.runs.lease import HeldRun, RunLeases
 from legation.runs.provider import StepFailed, failure_of
-from legation.runs.run import CHANGES, SQL, TOPIC, Change, LeaseLost
+from legation.runs.run import CHANGES, PACKING, SQL, TOPIC, Change, LeaseLost
 from legation.runs.states import TABLE, ErrorClass, RunAct
 from legation.runs.steps import BACKOFF_MS, BY_STATE, LOSE, Step, Tools, Unwanted, Work
 from legation.store.database.transaction import Database, Transaction
 from legation.tasks import TaskSet
 
 BATCH: Final = 50  # runs of one claim
+PACKERS: Final = 4  # runs whose events are packed at once
 FORGOTTEN_MS: Final = 7 * 86_400_000  # after which a silent worker's row says nothing any more
 
 _log = logging.getLogger("legation.worker")
@@ -91,6 +92,8 @@ class Worker:
                 with self._database.listen(TOPIC) as told:
                     beside.start(self._pass_on(told))
                     beside.start(self._live())
+                    if self.tools.packs is not None:
+                        beside.start(self._pack_again())
                     while not self._draining:
                         await self._claim_and_wait()
                 with suppress(TimeoutError):
@@ -114,7 +117,7 @@ class Worker:
         room, found = min(BATCH, self.options.concurrency - self.busy), 0
         if room > 0:
             try:
-                found = await self._claim(room)
+                found = len(await self._claim(room))
             except LegationError as error:
                 _log.warning("cannot claim runs now: %s", error)
         if found == room and room > 0:
@@ -125,15 +128,29 @@ class Worker:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
 
-    async def _claim(self, room: int, machine: str | None = None) -> int:
+    async def _claim(self, room: int, machine: str | None = None) -> list[HeldRun]:
         runs = await self.leases.claim(room, machine)
         self.figures.claims += 1
         self.figures.claimed += len(runs)
         self.busy += len(runs)
         for held in runs:
-            is_lost = machine is not None and held.run.machine == machine
+            is_lost = machine not in (None, PACKING) and held.run.machine == machine
             held.task = self._steps.start(self._step(held, LOSE if is_lost else None))
-        return len(runs)
+        return runs
+
+    async def _pack_again(self) -> None:
+        """Have the events of what has ended packed, a few at a time beside all other work."""
+        while True:
+            room, runs = min(PACKERS, self.options.concurrency - self.busy), list[HeldRun]()
+            if room > 0 and not self._draining:
+                try:
+                    runs = await self._claim(room, PACKING)
+                except LegationError as error:
+                    _log.warning("cannot claim what is to be packed: %s", error)
+            if under_way := [each.task for each in runs if each.task is not None]:
+                await asyncio.wait(under_way)
+            if len(runs) < PACKERS:
+                await self._clock.sleep(self.options.seen_every)
 
     # One step.
 

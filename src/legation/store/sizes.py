@@ -46,7 +46,7 @@ KINDS: Final = {
     "content": "what was said in them, and in runs, sealed",
     "runs": "durable runs, and what was reported of them",
     "database": "the rest of the database",
-    "blobs": "files",
+    "blobs": "files, and what runs said that have ended",
     "work": "work folders of sessions",
     "agents": "agents' programs and homes",
     "exec": "what `legation exec` recorded",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.approvals.installation import NOW, Installation
 from tests.postgres import EMPTY
-from tests.runs.rig import CountingProvider, Rig
-from tests.store.database.databases import BOTH, make
+from tests.runs.rig import CountingProvider, Rig, folder_blobs, tell, until_packed
+from tests.store.database.databases import BOTH, Either, make
 from tests.store.installation import add_workspaces, new_sealer
 
 from legation.approvals import grants
@@ -19,6 +19,9 @@ from legation.approvals.queue import ApprovalQueue
 from legation.approvals.trace.chain import verify
 from legation.approvals.transitions import Unheard, get
 from legation.approvals.upkeep import SignsOfLife, supersede_lost
+from legation.runs.events import RunEventStore
+from legation.runs.packs import EventPacks
+from legation.runs.run import PACKING
 from legation.runs.states import RunState
 from legation.secret import Secret
 from legation.server import inbox
@@ -47,16 +50,22 @@ def _run(text: str) -> Transaction[Rows]:
     return (yield query())
 
 
+async def migrate_to(number: int, database: Either, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bring it up to an earlier schema."""
+    newest = migrations.chain()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(migrations, "chain", lambda: newest[:number])
+        earlier.setattr(migrations, "newest", lambda: number)
+        await database.migrate()
+
+
 @pytest.mark.parametrize("dialect", BOTH)
 async def test_an_approval_that_was_pending_is_kept_and_superseded_for_nobody_waits_any_more(
     dialect: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest = migrations.chain()
     async with make(dialect, tmp_path, request, template=EMPTY) as database:
-        with monkeypatch.context() as earlier:
-            earlier.setattr(migrations, "chain", lambda: newest[:2])
-            earlier.setattr(migrations, "newest", lambda: 2)
-            await database.migrate()
+        await migrate_to(2, database, monkeypatch)
         await add_workspaces(database)
         await database.transact(_run, PENDING)
         applied = await database.migrate()
@@ -108,10 +117,7 @@ async def test_what_a_landed_server_left_when_it_was_killed_is_all_there_and_nob
 ) -> None:
     newest, tables = migrations.chain(), _landed()
     async with make(dialect, tmp_path, request, template=EMPTY) as database:
-        with monkeypatch.context() as earlier:
-            earlier.setattr(migrations, "chain", lambda: newest[:LANDED_SCHEMA])
-            earlier.setattr(migrations, "newest", lambda: LANDED_SCHEMA)
-            await database.migrate()
+        await migrate_to(LANDED_SCHEMA, database, monkeypatch)
         for table, given in tables.items():
             await database.transact(_fill, table, given)
         applied = await database.migrate()
@@ -162,10 +168,7 @@ async def test_a_grant_of_before_the_inbox_is_for_every_folder_and_the_inbox_is_
     newest = migrations.chain()
     before = next(each.number for each in newest if each.name == "inbox") - 1
     async with make(dialect, tmp_path, request, template=EMPTY) as database:
-        with monkeypatch.context() as earlier:
-            earlier.setattr(migrations, "chain", lambda: newest[:before])
-            earlier.setattr(migrations, "newest", lambda: before)
-            await database.migrate()
+        await migrate_to(before, database, monkeypatch)
         await add_workspaces(database)
         await database.transact(_run, GRANT)
         await database.migrate()
@@ -192,10 +195,7 @@ async def test_what_an_update_adds_to_a_table_postgres_knows_of_at_once(
     newest = migrations.chain()
     before = next(each.number for each in newest if each.name == "retention") - 1
     async with make("postgres", tmp_path, request, template=EMPTY) as database:
-        with monkeypatch.context() as earlier:
-            earlier.setattr(migrations, "chain", lambda: newest[:before])
-            earlier.setattr(migrations, "newest", lambda: before)
-            await database.migrate()
+        await migrate_to(before, database, monkeypatch)
         await add_workspaces(database)
         await database.transact(_run, KEY)
         await database.migrate()
@@ -209,10 +209,7 @@ async def test_a_database_of_before_durable_runs_takes_runs_and_keeps_what_it_ha
 ) -> None:
     newest, sealer = migrations.chain(), new_sealer()
     async with make(dialect, tmp_path, request, template=EMPTY) as database:
-        with monkeypatch.context() as earlier:
-            earlier.setattr(migrations, "chain", lambda: newest[:LANDED_SCHEMA])
-            earlier.setattr(migrations, "newest", lambda: LANDED_SCHEMA)
-            await database.migrate()
+        await migrate_to(LANDED_SCHEMA, database, monkeypatch)
         await add_workspaces(database)
         await database.transact(_run, PENDING)
         rig = Rig(database, CountingProvider(tmp_path / "things"), sealer)
@@ -229,6 +226,33 @@ async def test_a_database_of_before_durable_runs_takes_runs_and_keeps_what_it_ha
         (page,) = await rig.content.read("local", "before", "events")
         assert page.plain == b"said before"
         assert (await database.read(get, "local", "apr_old")).status == "pending"
+
+
+BEFORE_PACKS = 14
+
+
+@pytest.mark.parametrize("dialect", BOTH)
+async def test_runs_that_ended_before_packs_are_packed_and_those_under_way_go_on(
+    dialect: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with make(dialect, tmp_path, request, template=EMPTY) as database:
+        await migrate_to(BEFORE_PACKS, database, monkeypatch)
+        await add_workspaces(database)
+        rig = Rig(database, CountingProvider(tmp_path / "things"))
+        ended, waits = await rig.submit(), await rig.submit()
+        told = [await tell(rig, each) for each in (ended, waits)]
+        # As the landed worker left one that had ended.
+        done = "state = 'succeeded', outcome = 'succeeded', ended_at = 7, machine = '', next_check_at = null"
+        await database.transact(_run, f"update run set {done} where id = '{ended}'")
+        await database.migrate()
+        run = await rig.run(ended)
+        assert (run.machine, run.next_check_at, (await rig.run(waits)).machine) == (PACKING, 7, "")
+        blobs = folder_blobs(tmp_path)
+        async with rig.working(rig.worker(packs=EventPacks(database, rig.content, blobs))):
+            await until_packed(rig, ended)
+            await rig.until(waits)
+        store = RunEventStore(database, rig.content, blobs)
+        assert [await store.read("local", each, 0) for each in (ended, waits)] == told
 
 
 async def test_an_update_may_take_longer_than_any_statement_of_a_request(

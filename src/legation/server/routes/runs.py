@@ -375,9 +375,10 @@ async def follow_run_events(
     The frames are those of every stream: docs/streams.md has them."""
     if last_event_id:
         after = read_position(last_event_id, "Last-Event-ID")
-    reader = await call.services.hub.reader(
-        _run_name(id), call.principal.workspace, after, credential_of(call)
-    )
+    workspace, name = call.principal.workspace, _run_name(id)
+    # What cannot be read is told here: in the middle of a stream it would be one that ends, and is asked for again and again.
+    await call.services.run_events.read(workspace, name, after, 1, whole=False, wanted=1)
+    reader = await call.services.hub.reader(name, workspace, after, credential_of(call))
     return EventStream(reader)
 
 

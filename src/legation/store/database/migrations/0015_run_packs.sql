@@ -16,3 +16,9 @@ create table run_pack (
   primary key (workspace_id, run_id, last_seq),
   foreign key (workspace_id, run_id) references run (workspace_id, id) on delete cascade
 ) {options};
+
+-- Runs that have ended stand in the queue of what is to be packed: those of before, too.
+update run set machine = '~packs', next_check_at = ended_at
+where ended_at is not null and exists (
+  select 1 from content_page page where page.workspace_id = run.workspace_id and page.owner = run.id and page.stream = 'events'
+);
