@@ -64,22 +64,22 @@ function useCalm(live, movedAt) {
 }
 
 // Rows that came and were not in view yet: they are where they belong, and a pill leads there.
-function useUnseen(list, told, visible) {
+function useUnseen(list, told, visible, id) {
   const known = useRef(null);
   const [unseen, setUnseen] = useState([]);
   const look = () => {
     const place = list.current?.getBoundingClientRect();
     if (!place) return;
     known.current ??= new Set(told.items.map((item) => item.id));
-    const found = visible.map((row) => row.item.id).filter((name) => {
-      if (known.current.has(name)) return false;
-      const { top, bottom } = element(list, name)?.getBoundingClientRect() ?? place;
-      if (top < place.bottom && bottom > place.top) known.current.add(name);
-      return !known.current.has(name);
-    });
+    const found = visible.filter(({ item, members }) => {
+      const { top, bottom } = element(list, item.id)?.getBoundingClientRect() ?? place;
+      const isKnown = members.some(({ id }) => known.current.has(id)) || (top < place.bottom && bottom > place.top);
+      if (isKnown) for (const { id } of members) known.current.add(id); // a group is one, whichever of it is the first
+      return !isKnown;
+    }).map((row) => row.item.id);
     setUnseen((before) => (before.join() === found.join() ? before : found));
   };
-  useLayoutEffect(look, [told, visible.length]);
+  useLayoutEffect(look, [told, visible.length, id]); // where an item takes the place of the list, nothing of it is in view
   return [unseen, look];
 }
 const element = (list, name) => list.current?.querySelector(`[data-id="${CSS.escape(name)}"]`);
@@ -117,7 +117,7 @@ export function Inbox({ id, session }) {
     list.current?.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
   }, [id]);
 
-  const [unseen, look] = useUnseen(list, told, visible);
+  const [unseen, look] = useUnseen(list, told, visible, id);
   const held = new Set(told?.items.map((item) => item.id));
   const waiting = (inbox.value?.items ?? []).filter((item) => !held.has(item.id) && !FOLDED.includes(item.section)).length;
   const toNew = () => {
