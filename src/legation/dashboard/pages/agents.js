@@ -52,6 +52,7 @@ function Line({ agent, reload }) {
   const problem = told?.failed;
   const builtIn = agent.id === "rehearsal";
   const broken = agent.installed && agent.problem;
+  const missing = !agent.installed && !agent.wantedVersion; // of no lock of ours: its own people install it
   const here = installing ? html`<${Installing} ...${installing} />` : broken
     ? html`<${Chip} tone="bad" icon="wrong">Does not start<//>` : builtIn
     ? html`<${Chip} tone="good" icon="check">Built in<//>` : agent.installed
@@ -61,15 +62,15 @@ function Line({ agent, reload }) {
   return html`<tr><td><b>${agent.id}</b><small>${builtIn
     ? "built in, scripted, needs no key" : agent.title}</small></td><td>${here}</td><td>
     <code>${agent.version ?? agent.wantedVersion ?? "unknown"}</code>${agent.installed && agent.version === agent.wantedVersion && html` <span class="muted">as locked</span>`}</td>
-    <td>${builtIn ? "not needed" : agent.credentialsAvailable
+    <td>${builtIn || agent.signIn === "not needed" ? "not needed" : agent.credentialsAvailable
       ? html`<span class="good">A credential is here</span>` : signedOut && agent.installed
-      ? html`<span class="wait-word">Signed out</span> <code>${command}</code> <${Copy} text=${command} />` : agent.signIn || "asked for when it starts"}${broken && html`<p class="note bad">${agent.problem}</p>`}${problem &&
+      ? html`<span class="wait-word">Signed out</span> <code>${command}</code> <${Copy} text=${command} />` : agent.signIn || "asked for when it starts"}${broken ? html`<p class="note bad">${agent.problem}</p>` : missing && html`<p class="note">${agent.problem}</p>`}${problem &&
       html`<p class="note bad" role="alert">${problem.message}</p>`}</td>
     <td class="right">${!may("operate") ? null : installing
       ? html`<button type="button" class="quiet" onClick=${installing.cancel}>Cancel</button>` : broken
       ? html`<button type="button" onClick=${() => reload(true)}>Try again</button>` : agent.installed || builtIn
       ? html`<a class="button" href=${address(`sessions/new?agent=${part(agent.id)}`)}>New session</a>`
-      : html`<button type="button" onClick=${() => install(agent.id)}>Install</button>`}</td></tr>`;
+      : missing ? null : html`<button type="button" onClick=${() => install(agent.id)}>Install</button>`}</td></tr>`;
 }
 
 // By bytes; when all have come they are unpacked, and each file is compared with the lock.

@@ -4,16 +4,9 @@ import { root } from "../api.js";
 
 const read = () => ({ path: location.pathname.slice(root.length + 2).replace(/^\/|\/$/g, ""), query: location.search, hash: location.hash });
 const here = signal(read());
-export const path = computed(() => here.value.path.split("/").filter(Boolean).map(plain));
+export const path = computed(() => here.value.path.split("/").filter(Boolean).map(decodeURIComponent));
 export const query = computed(() => new URLSearchParams(here.value.query));
 export const event = computed(() => Number(here.value.hash.match(/^#e(\d+)$/)?.[1] ?? 0)); // of a record, that the address names; 0: none
-function plain(name) {
-  try {
-    return decodeURIComponent(name);
-  } catch {
-    return name; // of somebody's own making: it names nothing
-  }
-}
 export const address = (to) => `${root}ui/${to}`;
 
 // Where something was asked: a session, or the run whose runner has its name and the number of the attempt.
