@@ -277,12 +277,10 @@ def test_what_was_loaded_behind_the_first_page_stays_when_something_changes(hous
         expect(rows.first).to_contain_text("page5")
         expect(rows.last).to_contain_text("page0")
         # Another question is another list.
-        page.keyboard.press("/")
-        page.keyboard.type("5")
-        page.get_by_label("Search titles").fill("page 5")
+        page.get_by_label("Search titles").fill("page5")
         expect(rows).to_have_count(1)
         page.route("**/v1/sessions?limit=200*", lambda made: made.abort())
-        page.get_by_label("Search titles").fill("page 4")
+        page.get_by_label("Search titles").fill("page4")
         expect(page.get_by_role("alert")).to_contain_text("does not answer")
 
 

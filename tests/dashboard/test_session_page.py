@@ -253,12 +253,14 @@ def test_a_killed_and_a_restarted_server_leave_no_gap_and_no_duplicate(
         assert page.evaluate("fetch('/v1/me').then(told => told.status)") == 200  # the sign-in holds
 
 
-def test_neighbouring_reads_are_one_line_that_opens(house: Dashboard, tmp_path: Path) -> None:
+def test_neighbouring_reads_are_one_line_that_opens(house: Dashboard) -> None:
+    folder = house.server.home / "reads"
+    folder.mkdir()
     for name in ("one", "two", "three"):
-        (tmp_path / f"{name}.txt").write_text(f"the text of {name}\n")
+        (folder / f"{name}.txt").write_text(f"the text of {name}\n")
     looks = ("read one.txt", "read two.txt", "read three.txt")
     house.begin(
-        "reads", *looks, "say between", "read one.txt", "read absent.txt", "say over", directory=str(tmp_path)
+        "reads", *looks, "say between", "read one.txt", "read absent.txt", "say over", directory=str(folder)
     )
     with house.visitor() as page:
         page.goto(f"{house.origin}/ui/sessions/reads")
