@@ -43,6 +43,38 @@ class _Slow(BaseHTTPRequestHandler):
         pass
 
 
+class Payments(ThreadingHTTPServer):
+    """A tool that keeps what it is called with."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Payment)
+        self.calls: list[bytes] = []
+
+
+class _Payment(BaseHTTPRequestHandler):
+    server: Payments
+
+    def do_POST(self) -> None:
+        self.server.calls.append(self.rfile.read(int(self.headers["content-length"])))
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        self.wfile.write(b'{"done": true}')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def payments() -> Iterator[Payments]:
+    with Payments() as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield served
+        served.shutdown()
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as opened:
@@ -82,9 +114,18 @@ def mailbox() -> Iterator[Sink]:
 
 @pytest.fixture(scope="module")
 def made(
-    browser: Browser, registry: SlowRegistry, mailbox: Sink, tmp_path_factory: pytest.TempPathFactory
+    browser: Browser,
+    registry: SlowRegistry,
+    mailbox: Sink,
+    payments: Payments,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Dashboard]:
+    tools = tmp_path_factory.mktemp("tools") / "tools.yaml"
+    tools.write_text(
+        f"tools:\n  - name: pay\n    url: http://127.0.0.1:{payments.server_port}/\n    kind: other\n"
+    )
     env = {
+        "LEGATION_TOOLS": str(tools),
         "NPM_CONFIG_REGISTRY": f"http://127.0.0.1:{registry.server_port}/",
         "LEGATION_SUPERVISOR_WAIT": "600",
         "LEGATION_NOTIFY_SMTP": mailbox.url(),
@@ -139,7 +180,9 @@ def test_an_installation_shows_its_bytes_is_cancelled_and_says_why_it_failed(
         page.unroute("**/v1/agents?no_cache=true")
         page.reload()
         other = page.get_by_role("row").filter(has=page.get_by_text("cursor", exact=True))
-        expect(other).to_contain_text("it is not on this machine; get it")  # and no button that could only fail
+        expect(other).to_contain_text(
+            "it is not on this machine; get it"
+        )  # and no button that could only fail
         expect(other.get_by_role("button")).to_have_count(0)
         registry.may_end.set()
         line.get_by_role("button", name="Install").click()
@@ -167,6 +210,49 @@ def test_a_known_address_is_sent_a_link_that_leads_back_to_where_somebody_wanted
         page.goto(link)
         page.wait_for_url("**/ui/agents")
         expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+
+
+def test_other_arguments_are_approved_in_the_place_of_those_that_were_asked_for(
+    house: Dashboard, payments: Payments
+) -> None:
+    token = house.post("/v1/tokens", {"label": "support-1", "kind": "agent"})["secret"]
+    headers = {"Authorization": f"Bearer {token}"}
+    answers: list[int] = []
+
+    def call() -> None:
+        params = {"amount": 700, "currency": "EUR"}
+        answer = house.api.post("/tool/pay", json={"params": params}, headers=headers)
+        answers.append(answer.status_code)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    asked = house.until(
+        lambda: [each for each in house.get("/approvals?status=pending") if each["tool"] == "pay"]
+    )
+    with house.visitor() as page:
+        page.goto(f"{house.origin}/ui/inbox/{asked[0]['id']}")
+        for _ in range(100):  # a card counts no key in its first moment
+            page.keyboard.press("w")
+            if page.locator("form.bar").count():
+                break
+            page.wait_for_timeout(100)
+        field = page.locator("form.bar textarea")
+        field.fill('{"amount": 70')
+        page.keyboard.press("Control+Enter")
+        expect(page.get_by_role("alert")).to_have_text("This is no JSON that can be read.")
+        field.fill('{"amount": 70, "currency": "EUR"}')
+        expect(page.get_by_role("alert")).to_have_count(0)
+        shot(page, "approval-edit")
+        page.keyboard.press("Control+Enter")
+        expect(page.locator(".outcome")).to_contain_text("Approved with other arguments.")
+        page.get_by_role("link", name="an approval of their own").click()
+        expect(page.locator(".outcome")).to_contain_text("Approved by you")
+        expect(page.locator(".arguments")).to_contain_text("70")
+    caller.join(WAIT)
+    assert answers == [200]
+    (sent,) = payments.calls
+    assert b"700" not in sent
+    assert b"70" in sent
 
 
 def test_an_address_leads_to_its_event_which_is_marked_and_a_link_to_it_is_copied(house: Dashboard) -> None:
@@ -411,7 +497,9 @@ def test_prose_that_would_take_minutes_or_all_memory_to_read_is_text(house: Dash
         with house.visitor() as page:
             page.goto(f"{house.origin}/ui/sessions/{name}")
             expect(page.locator(".markdown", has_text="after it")).to_be_visible()
-            expect(page.locator(".markdown.plain")).to_have_count(0)  # marked is here, and has read what it was given
+            expect(page.locator(".markdown.plain")).to_have_count(
+                0
+            )  # marked is here, and has read what it was given
             assert page.locator(".markdown td").count() == 0
 
 

@@ -618,7 +618,9 @@ async def test_a_sweep_of_its_first_owners_tree_spares_it(
     await owner.stop(grace=0)
     found = only(folder)
     assert (found.name, found.state) == ("kept", "unowned")
-    await until(lambda: len(survivors()) == 2)  # a program that has just begun has no command line for a moment
+    await until(
+        lambda: len(survivors()) == 2
+    )  # a program that has just begun has no command line for a moment
     async with await launcher.adopt(found.pid, found.started) as child:
         assert await child.stop() == Exit(None, signal.SIGTERM)
     assert zombies() == []  # its keeper had become our child
