@@ -201,7 +201,7 @@ function Nothing({ told }) {
   if (fresh && !told.items.length) return html`<${Start} title="Nothing has run here yet." />`;
   const waits = (work) => told.items.some((item) => item.section === "you" && (item.runId ?? item.sessionId) === work.id);
   const busy = told.working - told.works.filter(waits).length;
-  const works = `${busy} ${busy === 1 ? "works" : "work"}${supervisor ? `, ${supervisor} with the supervisor` : ""}.`;
+  const works = `${busy || "None"} ${busy > 1 ? "work" : "works"}${supervisor ? `, ${supervisor} with the supervisor` : ""}.`;
   if (you) return html`<div class="state quiet-state"><h2>${you} ${you === 1 ? "needs" : "need"} you.</h2>
     <p>${works} Choose one, or press <${Key}>j<//>.</p></div>`;
   return html`<div class="state quiet-state"><h2><${Icon} name="good" /> Nothing waits for you.</h2><p>${works}</p>
