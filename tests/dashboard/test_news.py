@@ -331,17 +331,19 @@ def test_what_is_new_and_out_of_view_is_said_by_a_pill_that_leads_there(house: D
 
 
 def test_a_list_that_comes_back_into_view_has_shown_what_is_new(house: Dashboard) -> None:
-    house.begin("pocket", "say done")
-    house.until(lambda: not house.get("/v1/sessions/pocket")["busy"])
+    house.begin("pocket", "ask run ls pocket")
+    house.pending("pocket")
     with house.visitor(phone=True) as page:
-        page.goto(f"{house.origin}/ui/inbox?show=ready&q=pocket")
+        page.goto(f"{house.origin}/ui/inbox?q=pocket")
         page.locator(".row").click()
         expect(page.locator(".list")).not_to_be_visible()
-        house.begin("pocketbook", "say done")
+        house.begin("pocketbook", "ask run ls pocketbook")
         expect(page.locator(".row", has_text="pocketbook")).to_have_count(1)
         page.go_back()
         expect(page.locator(".row", has_text="pocketbook")).to_be_in_viewport()
         expect(page.locator(".pill-button")).to_have_count(0)
+    for session in ("pocket", "pocketbook"):
+        house.post(f"/approvals/{house.pending(session)}/deny")
 
 
 def test_what_was_loaded_behind_the_first_page_stays_when_something_changes(house: Dashboard) -> None:
