@@ -1,6 +1,7 @@
 """The inbox in a real browser: what waits, the card of each, and answers by key, press and thumb."""
 
 import re
+import sqlite3
 from collections.abc import Iterator
 
 import pytest
@@ -250,11 +251,39 @@ def test_allowing_for_a_while_holds_in_this_session_and_folder(house: Dashboard)
         expect(page.locator(".outcome")).to_contain_text("Approved by you")
         said = house.until(lambda: house.get("/v1/sessions/granted/snapshot")["snapshot"]["messages"])
         assert said[0]["content"][0]["text"] == "no more questions"
+        # It stands on the card, with who gave it, and goes by a press.
+        page.reload()
+        grants = page.locator(".evidence section", has_text="Grants in force")
+        expect(grants).to_contain_text("min left · by owner")
+        grants.get_by_role("button", name="Revoke").click()
+        expect(grants).to_contain_text("None.")
     (grant,) = [each for each in house.get("/grants") if each["session_id"] == "granted"]
-    assert (grant["kinds"], grant["folder"]) == (
+    assert (grant["kinds"], grant["folder"], grant["active"]) == (
         ["edit"],
         house.get("/v1/sessions/granted")["directory"],
+        False,
     )
+
+
+def test_what_expired_is_asked_for_again_by_a_press(house: Dashboard) -> None:
+    house.begin("late", "ask write late.txt x", "say it was not answered")
+    approval = house.pending("late")
+    # Nobody waits five minutes for a test: this is when its time was up.
+    with sqlite3.connect(next(house.server.home.rglob("legation.db")), timeout=WAIT) as database:
+        database.execute("update approval set expires_at = created_at + 1 where id = ?", (approval,))
+    with house.visitor() as page:
+        open_item(page, house, approval)
+        expect(page.locator(".outcome")).to_contain_text("The agent was told that it expired")
+        page.get_by_role("button", name="Ask it to try again").click()
+        expect(page.get_by_text("It was asked to.")).to_be_visible()
+    events = house.until(
+        lambda: [
+            each["raw"]
+            for each in house.get("/v1/streams/late/events")["items"]
+            if each["type"] == "prompt-started" and "nobody refused it" in str(each["raw"])
+        ]
+    )
+    assert "late.txt" in str(events[0])
 
 
 def test_a_question_is_answered_in_its_form(house: Dashboard) -> None:
@@ -273,8 +302,14 @@ def test_a_question_is_answered_in_its_form(house: Dashboard) -> None:
         shot(page, "question-dark")
         page.keyboard.press("Control+Enter")
         expect(page.locator(".outcome")).to_contain_text("Answered by you")
-    events = house.get("/v1/streams/asks/events")["items"]
-    (answer,) = [each["raw"] for each in events if each["type"] == "question-answered"]
+        expect(page.locator(".row.chosen .why")).to_have_text("answered")
+    (answer,) = house.until(
+        lambda: [
+            each["raw"]
+            for each in house.get("/v1/streams/asks/events")["items"]
+            if each["type"] == "question-answered"
+        ]
+    )
     assert answer["content"] == {"name": "postgres", "size": 3, "fast": True}
 
 

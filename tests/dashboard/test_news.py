@@ -1,5 +1,6 @@
 """What the page says by itself: that something is new, hangs, loops, was left behind or is being installed; and what an address leads to."""
 
+import asyncio
 import re
 import sqlite3
 import threading
@@ -8,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from playwright.sync_api import Browser, expect
+from tests.approvals.notify.mail_server import Sink, sinking
 from tests.browser import needs_browser
 from tests.cli.command import rehearse
 from tests.dashboard.rig import WAIT, Dashboard, chromium, dashboard, shot
@@ -41,6 +43,38 @@ class _Slow(BaseHTTPRequestHandler):
         pass
 
 
+class Payments(ThreadingHTTPServer):
+    """A tool that keeps what it is called with."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Payment)
+        self.calls: list[bytes] = []
+
+
+class _Payment(BaseHTTPRequestHandler):
+    server: Payments
+
+    def do_POST(self) -> None:
+        self.server.calls.append(self.rfile.read(int(self.headers["content-length"])))
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.end_headers()
+        self.wfile.write(b'{"done": true}')
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def payments() -> Iterator[Payments]:
+    with Payments() as served:
+        threading.Thread(target=served.serve_forever, daemon=True).start()
+        yield served
+        served.shutdown()
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as opened:
@@ -57,11 +91,47 @@ def registry() -> Iterator[SlowRegistry]:
 
 
 @pytest.fixture(scope="module")
+def mailbox() -> Iterator[Sink]:
+    """A mail server, in a thread of its own."""
+    opened, over = threading.Event(), threading.Event()
+    made: list[Sink] = []
+
+    async def serve() -> None:
+        async with sinking() as sink:
+            made.append(sink)
+            opened.set()
+            await asyncio.to_thread(over.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert opened.wait(WAIT)
+        yield made[0]
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
 def made(
-    browser: Browser, registry: SlowRegistry, tmp_path_factory: pytest.TempPathFactory
+    browser: Browser,
+    registry: SlowRegistry,
+    mailbox: Sink,
+    payments: Payments,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Dashboard]:
-    address = f"http://127.0.0.1:{registry.server_port}/"
-    env = {"NPM_CONFIG_REGISTRY": address, "LEGATION_SUPERVISOR_WAIT": "600"}
+    tools = tmp_path_factory.mktemp("tools") / "tools.yaml"
+    tools.write_text(
+        f"tools:\n  - name: pay\n    url: http://127.0.0.1:{payments.server_port}/\n    kind: other\n"
+    )
+    env = {
+        "LEGATION_TOOLS": str(tools),
+        "NPM_CONFIG_REGISTRY": f"http://127.0.0.1:{registry.server_port}/",
+        "LEGATION_SUPERVISOR_WAIT": "600",
+        "LEGATION_NOTIFY_SMTP": mailbox.url(),
+        "LEGATION_NOTIFY_FROM": "legation@example.org",
+        "LEGATION_NOTIFY_TO": "ops@example.org",
+    }
     with dashboard(tmp_path_factory.mktemp("news"), browser, **env) as opened:
         yield opened
 
@@ -91,10 +161,98 @@ def test_an_installation_shows_its_bytes_is_cancelled_and_says_why_it_failed(
         page.keyboard.press("a")
         line.get_by_role("button", name="Cancel").click()
         expect(line.get_by_role("button", name="Install")).to_be_visible()
+        # Whoever comes back meanwhile sees the list as it is at the end.
+        line.get_by_role("button", name="Install").click()
+        expect(line.get_by_role("status")).to_have_text(re.compile("Installing"))
+        page.goto(f"{house.origin}/ui/agents")
+        assert line.get_by_role("button", name="Cancel").count() == 0  # it ended with its tab
+        line.get_by_role("button", name="Install").click()
+        expect(line.get_by_role("status")).to_have_text(re.compile("Installing"))
+        page.keyboard.press("g")
+        page.keyboard.press("s")
+        page.wait_for_url("**/ui/sessions")
+        page.keyboard.press("g")
+        page.keyboard.press("a")
+        expect(line.get_by_role("button", name="Cancel")).to_be_visible()
+        page.route("**/v1/agents?no_cache=true", lambda asked: asked.fulfill(json={"agents": []}))
+        line.get_by_role("button", name="Cancel").click()
+        expect(line).to_have_count(0)
+        page.unroute("**/v1/agents?no_cache=true")
+        page.reload()
+        other = page.get_by_role("row").filter(has=page.get_by_text("cursor", exact=True))
+        expect(other).to_contain_text(
+            "it is not on this machine; get it"
+        )  # and no button that could only fail
+        expect(other.get_by_role("button")).to_have_count(0)
         registry.may_end.set()
         line.get_by_role("button", name="Install").click()
         expect(line.get_by_role("alert")).to_have_text(re.compile("cannot fetch .* bytes"))
         expect(line.get_by_role("button", name="Install")).to_be_visible()
+
+
+def test_a_known_address_is_sent_a_link_that_leads_back_to_where_somebody_wanted_to_go(
+    house: Dashboard, mailbox: Sink
+) -> None:
+    house.post("/v1/users", {"name": "Grace", "email": "grace@example.org", "role": "approver"})
+
+    def letter() -> str | None:
+        found = [each for each in mailbox.letters if each.recipients == ["grace@example.org"]]
+        return str(found[0].message.get_content()) if found else None
+
+    with house.visitor(signed_in=False, phone=True) as page:
+        page.goto(f"{house.origin}/ui/agents")
+        for address in ("nobody@example.org", "grace@example.org"):  # one answer for both
+            page.get_by_label("Mail address").fill(address)
+            page.get_by_role("button", name="Send me a link").click()
+            expect(page.get_by_role("status")).to_contain_text("If this is somebody's address here")
+        shot(page, "sign-in-mail-phone")
+        (link,) = re.findall(r"http\S+/sign-in#\S+", house.until(letter))
+        page.goto(link)
+        page.wait_for_url("**/ui/agents")
+        expect(page.get_by_role("heading", name="Agents")).to_be_visible()
+
+
+def test_other_arguments_are_approved_in_the_place_of_those_that_were_asked_for(
+    house: Dashboard, payments: Payments
+) -> None:
+    token = house.post("/v1/tokens", {"label": "support-1", "kind": "agent"})["secret"]
+    headers = {"Authorization": f"Bearer {token}"}
+    answers: list[int] = []
+
+    def call() -> None:
+        params = {"amount": 700, "currency": "EUR"}
+        answer = house.api.post("/tool/pay", json={"params": params}, headers=headers)
+        answers.append(answer.status_code)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    asked = house.until(
+        lambda: [each for each in house.get("/approvals?status=pending") if each["tool"] == "pay"]
+    )
+    with house.visitor() as page:
+        page.goto(f"{house.origin}/ui/inbox/{asked[0]['id']}")
+        for _ in range(100):  # a card counts no key in its first moment
+            page.keyboard.press("w")
+            if page.locator("form.bar").count():
+                break
+            page.wait_for_timeout(100)
+        field = page.locator("form.bar textarea")
+        field.fill('{"amount": 70')
+        page.keyboard.press("Control+Enter")
+        expect(page.get_by_role("alert")).to_have_text("This is no JSON that can be read.")
+        field.fill('{"amount": 70, "currency": "EUR"}')
+        expect(page.get_by_role("alert")).to_have_count(0)
+        shot(page, "approval-edit")
+        page.keyboard.press("Control+Enter")
+        expect(page.locator(".outcome")).to_contain_text("Approved with other arguments.")
+        page.get_by_role("link", name="an approval of their own").click()
+        expect(page.locator(".outcome")).to_contain_text("Approved by you")
+        expect(page.locator(".arguments")).to_contain_text("70")
+    caller.join(WAIT)
+    assert answers == [200]
+    (sent,) = payments.calls
+    assert b"700" not in sent
+    assert b"70" in sent
 
 
 def test_an_address_leads_to_its_event_which_is_marked_and_a_link_to_it_is_copied(house: Dashboard) -> None:
@@ -170,6 +328,48 @@ def test_what_is_new_and_out_of_view_is_said_by_a_pill_that_leads_there(house: D
         assert page.locator(".row", has_text="first-under").count() == 0
         pill.click()
         expect(page.locator(".row", has_text="first-under")).to_be_in_viewport()
+
+
+def test_a_list_that_comes_back_into_view_has_shown_what_is_new(house: Dashboard) -> None:
+    house.begin("pocket", "ask run ls pocket")
+    house.pending("pocket")
+    with house.visitor(phone=True) as page:
+        page.goto(f"{house.origin}/ui/inbox?q=pocket")
+        page.locator(".row").click()
+        expect(page.locator(".list")).not_to_be_visible()
+        house.begin("pocketbook", "ask run ls pocketbook")
+        expect(page.locator(".row", has_text="pocketbook")).to_have_count(1)
+        page.go_back()
+        expect(page.locator(".row", has_text="pocketbook")).to_be_in_viewport()
+        expect(page.locator(".pill-button")).to_have_count(0)
+    for session in ("pocket", "pocketbook"):
+        house.post(f"/approvals/{house.pending(session)}/deny")
+
+
+def test_what_was_loaded_behind_the_first_page_stays_when_something_changes(house: Dashboard) -> None:
+    for number in range(5):
+        house.begin(f"page{number}", "say done")
+    with house.visitor() as page:
+        page.route(
+            "**/v1/sessions?limit=200*",
+            lambda made: made.continue_(url=made.request.url.replace("limit=200", "limit=2")),
+        )
+        page.goto(f"{house.origin}/ui/sessions?q=page")
+        rows = page.locator(".session-row")
+        expect(rows).to_have_count(2)
+        for count in (4, 5):
+            page.get_by_role("button", name="Look further").click()
+            expect(rows).to_have_count(count)
+        house.begin("page5", "say done")
+        expect(rows).to_have_count(6)
+        expect(rows.first).to_contain_text("page5")
+        expect(rows.last).to_contain_text("page0")
+        # Another question is another list.
+        page.get_by_label("Search titles").fill("page5")
+        expect(rows).to_have_count(1)
+        page.route("**/v1/sessions?limit=200*", lambda made: made.abort())
+        page.get_by_label("Search titles").fill("page4")
+        expect(page.get_by_role("alert")).to_contain_text("does not answer")
 
 
 def test_a_run_that_loops_comes_into_the_open_inbox_by_itself(house: Dashboard) -> None:
@@ -284,3 +484,63 @@ def test_prose_is_markdown_of_a_short_list_and_entities_are_letters(house: Dashb
         expect(prose).to_contain_text("x < y && z A <i>raw</i>")
         expect(prose).to_contain_text("deep")
         assert page.locator(".markdown i").count() == 0
+
+
+ENDLESS = {
+    "emphasis": "_a_" * 60_000,
+    "quotes": "> " * 90_000,
+    "cells": "|" + "a|" * 4_000 + "\\n|" + "-|" * 4_000 + "\\n" + "b\\n" * 20_000,
+}
+
+
+def test_prose_that_would_take_minutes_or_all_memory_to_read_is_text(house: Dashboard) -> None:
+    for name, text in ENDLESS.items():
+        house.begin(name, f"say {text}", "say after it")
+        with house.visitor() as page:
+            page.goto(f"{house.origin}/ui/sessions/{name}")
+            expect(page.locator(".markdown", has_text="after it")).to_be_visible()
+            expect(page.locator(".markdown.plain")).to_have_count(
+                0
+            )  # marked is here, and has read what it was given
+            assert page.locator(".markdown td").count() == 0
+
+
+def test_a_link_says_where_it_leads_unless_its_words_do(house: Dashboard) -> None:
+    links = {
+        "[docs.example/?to=evil.example](https://evil.example/a)": "evil.example",
+        "[https://evil.example/b](https://evil.example/b)": None,
+        "<https://docs.example@evil.example/c>": "evil.example",
+        "[\u0430pple.example](https://\u0430pple.example/d)": "xn--pple-43d.example",
+        "[ada@docs.example](mailto:mallory@evil.example)": "mallory@evil.example",
+        "[as the page's own](https:ui/inbox)": "ui",
+        "[one][two]\\n\\n[two]: https://evil.example/e": "evil.example",
+    }
+    none = (
+        "[a](javascript&#58;window.hit=1)",
+        "[a](JavaScript:window.hit=1)",
+        "[a](vbscript:x)",
+        "[a](data:text/html;base64,PHNjcmlwdD4=)",
+        "[a](/ui/inbox)",
+        "[a](http://)",
+        "[a][b]\\n\\n[b]: javascript:window.hit=1",
+        "<javascript:window.hit=1>",
+    )
+    house.begin(
+        "links",
+        *(step for each in (*links, *none) for step in (f"say {each}", "think of the next")),
+        "say &#x202e;turned &#27;[31mred",
+    )
+    with house.visitor() as page:
+        page.set_viewport_size({"width": 1440, "height": 4000})  # all rows are in view
+        page.goto(f"{house.origin}/ui/sessions/links")
+        expect(page.locator(".markdown", has_text="turned")).to_be_visible()
+        prose = page.locator(".markdown")
+        expect(prose).to_have_count(len(links) + len(none) + 1)
+        for place, host in enumerate(links.values()):
+            expect(prose.nth(place).locator("a")).to_have_count(1)
+            assert prose.nth(place).locator(".chip").all_inner_texts() == ([] if host is None else [host])
+        assert prose.nth(5).locator("a").get_attribute("href") == "https://ui/inbox"
+        for place in range(len(links), len(links) + len(none)):
+            expect(prose.nth(place).locator("a")).to_have_count(0)
+        assert prose.last.inner_text() == "U+202Eturned red"
+        assert page.evaluate("window.hit") is None

@@ -251,3 +251,30 @@ def test_a_killed_and_a_restarted_server_leave_no_gap_and_no_duplicate(
         shown = page.locator(".turn .markdown").all_inner_texts()
         assert shown == ["before the kill", "number 0 after the end", "number 1 after the end"]
         assert page.evaluate("fetch('/v1/me').then(told => told.status)") == 200  # the sign-in holds
+
+
+def test_neighbouring_reads_are_one_line_that_opens(house: Dashboard) -> None:
+    folder = house.server.home / "reads"
+    folder.mkdir()
+    for name in ("one", "two", "three"):
+        (folder / f"{name}.txt").write_text(f"the text of {name}\n")
+    looks = ("read one.txt", "read two.txt", "read three.txt")
+    house.begin(
+        "reads", *looks, "say between", "read one.txt", "read absent.txt", "say over", directory=str(folder)
+    )
+    with house.visitor() as page:
+        page.goto(f"{house.origin}/ui/sessions/reads")
+        expect(page.get_by_text("over", exact=True)).to_be_visible()
+        fold = page.get_by_role("button", name="Read 3 files one.txt, two.txt, three.txt")
+        expect(fold).to_be_visible()
+        expect(page.locator(".turn.looks")).to_have_count(
+            1
+        )  # what failed is a line of its own, and so is what stands alone
+        fold.click()
+        within = page.locator(".turn.looks").get_by_role("button", name="Read two.txt")
+        within.click()
+        expect(page.locator(".turn.looks")).to_contain_text("the text of two")
+        page.keyboard.press("/")
+        page.keyboard.type("the text of three")
+        page.keyboard.press("Enter")
+        expect(page.locator(".turn.marked.looks")).to_have_count(1)

@@ -66,7 +66,9 @@ async def test_a_detail_has_the_agents_other_calls_and_its_grants(desk: Desk) ->
     assert (recent["tool"], recent["policy"]) == ("filesystem.read_file", "allow")
     (active,) = context["active_grants"]
     seed = ["id", "agent", "tools", "expires_at", "remaining", "granted_by"]
-    assert list(active) == [*seed, "session_id", "folder"]
+    assert list(active) == [*seed, "session_id", "folder", "granted_by_name"]
+    assert active["granted_by_name"]  # a person's, and no id
+    assert active["granted_by_name"] not in active["granted_by"]
     assert (active["tools"], active["remaining"]) == ("db.*", "30m0s")
 
 

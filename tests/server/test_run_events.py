@@ -296,6 +296,32 @@ async def test_liveness_is_told_by_progress(rig: Rig) -> None:
         assert await liveness() == wanted
 
 
+async def test_a_run_that_waited_for_an_answer_or_is_resumed_neither_hangs_nor_loops_by_what_was_before(
+    rig: Rig,
+) -> None:
+    made = await Reporting.of(rig)
+
+    async def liveness() -> str:
+        return str((await made.get()).json()["liveness"])
+
+    await made.report(1, *(called(number) for number in range(LOOP_LENGTH)))
+    assert await liveness() == "looping"
+    rig.clock.advance(1800)
+    now = rig.clock.now_ms()
+    await rig.rows(
+        f"update run set started_at = {now}, changed_at = {now} where id = '{made.run}'"
+    )  # another try
+    assert await liveness() == "working"
+    await made.report(2, called(99, "Another"))
+    rig.clock.advance(1800)
+    await rig.rows(
+        f"update run set changed_at = {rig.clock.now_ms()} where id = '{made.run}'"
+    )  # it was answered
+    assert await liveness() == "working"
+    rig.clock.advance(601)
+    assert await liveness() == "hung"
+
+
 async def test_a_run_that_hangs_or_loops_stands_among_what_went_wrong(rig: Rig) -> None:
     made = await Reporting.of(rig)
     by = await rig.bearer(rig.people["operator"])

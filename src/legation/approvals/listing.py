@@ -159,7 +159,9 @@ async def detail(
     evidence = read_evidence(first)
     asked = why_asked(approval, steps, said, now_ms)
     by = (asked.supervisor.by or "").removeprefix("token:")
-    names = await database.read(names_of, [by])
+    givers = {each.id: each.granted_by.partition(":")[2] for each in active}
+    names = await database.read(names_of, [by, *givers.values()])
+    active = [msgspec.structs.replace(each, granted_by_name=names.get(givers[each.id])) for each in active]
     supervisor = msgspec.structs.replace(asked.supervisor, by_name=names.get(by))
     facts = await prepare(action, facts)
     steps_now = [] if policies is None else await off_loop(policies.explain, action, facts)

@@ -2,7 +2,7 @@
 import { signal } from "./vendor/preact.js";
 
 // Legation may stand behind a proxy, below a path of its own.
-export const root = location.pathname.slice(0, location.pathname.indexOf("/ui") + 1);
+export const root = location.pathname.slice(0, location.pathname.search(/\/ui(\/|$)/) + 1);
 export const me = signal(null); // who is signed in: /v1/me
 export const signedOut = signal(false);
 const WAIT_MS = 30_000; // the server's time to answer

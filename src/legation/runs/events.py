@@ -365,7 +365,8 @@ class RunEventStore:
         if run.state is RunState.RUNNING:
             place = {"workspace": run.workspace, "run": run.id}
             if last := await self._database.read(rows, SQL.last_events(**place, limit=TAIL)):
-                first, last_at = min(row["seq"] for row in last), max(row["at"] for row in last)
+                first = min(row["seq"] for row in last)
+                last_at = max(last[0]["changed_at"], *(row["at"] for row in last))
                 events = await self.read(run.workspace, run.id, first - 1, whole=False)
         return liveness_of(run, events, now_ms=now_ms, last_at=last_at)
 
@@ -385,7 +386,7 @@ class _CallUpdate(msgspec.Struct, rename="camel"):
 
 def liveness_of(run: Run, tail: Sequence[Event], *, now_ms: int, last_at: int | None = None) -> Liveness:
     """Tell by its progress how a run is. A process that lives is no sign of it. `last_at`: of the last event, which long ones may have left
-    out of the tail."""
+    out of the tail, or of the run's last change."""
     if run.state is RunState.WAITING:
         return "waiting-on-you"
     if run.state is RunState.SUSPENDED:
@@ -394,7 +395,9 @@ def liveness_of(run: Run, tail: Sequence[Event], *, now_ms: int, last_at: int | 
         return "working"
     if run.state is not RunState.RUNNING:
         return "idle"
-    calls, at_work = _calls(tail)
+    calls, at_work = _calls(
+        [event for event in tail if event.at >= (run.started_at or 0)]
+    )  # no earlier try's
     if len(calls) >= LOOP_LENGTH and len(set(calls[-LOOP_LENGTH:])) == 1:
         return "looping"
     last = last_at or (tail[-1].at if tail else run.started_at or run.created_at)

@@ -467,7 +467,7 @@ class StuckRuns:
 
         now_ms = self._services.clock.now_ms()
         if known is not None and known.head == row["head"]:  # it said nothing: only the clock went on
-            silent = now_ms - (row["heard_at"] or row["changed_at"])
+            silent = now_ms - max(row["heard_at"] or 0, row["changed_at"])
             return known if known.stuck or silent <= HUNG_MS else known._replace(stuck="hung")
         run = await self._services.database.read(find_run, row["workspace_id"], row["id"])
         standing = None if run is None else await self._services.run_events.liveness(run, now_ms)

@@ -162,6 +162,20 @@ def test_a_page_at_a_time_the_sessions_of_three_servers(tmp_path: Path, postgres
                 ]
                 order = [(-each["createdAt"], each["sessionId"]) for each in found]
                 assert order == sorted(order)
+            for limit in (1, 3, 500):  # searched, they are those of all servers too
+                found, cursor = [], None
+                while True:
+                    given = {
+                        "limit": limit,
+                        "search": "/S0",
+                        "state": "ended",
+                        **({"cursor": cursor} if cursor else {}),
+                    }
+                    page = clients[asked].get("/v1/sessions", params=given).json()
+                    found += [each["sessionId"] for each in page["sessions"]]
+                    if (cursor := page["next"]) is None:
+                        break
+                assert found == [session for session, _ in reversed(made) if session.startswith("s0")]
             whole = clients[asked].get("/v1/sessions").json()
             assert "next" not in whole
             assert [each["sessionId"] for each in whole["sessions"]] == [

@@ -92,6 +92,33 @@ async def test_the_list_is_searched_page_by_page_and_a_search_has_an_end(
     assert (await page("state=ended&limit=500"))[0] == []
     assert (await page("state=idle&limit=1"))[0] == ["even-8"]
     assert (await page("since=99999999999999"))[0] == []
+    theirs = await talk.rig.bearer(talk.rig.people["stranger"], workspace=talk.rig.other)
+    assert (await talk.call("GET", "/v1/sessions?search=odd", headers=theirs)).json() == {
+        "sessions": [],
+        "next": None,
+    }
+
+
+async def test_a_session_is_found_by_the_one_word_that_its_row_says(talk: SessionClient) -> None:
+    for name in ("quiet", "asks", "fails", "over"):
+        await talk.created(name)
+    await talk.played("quiet", "say done")
+    await talk.send("asks", "ask write a.txt x")
+    await talk.until("asks", "permission-asked")
+    await talk.played("fails", "error -32000 no")
+    await talk.call("POST", "/v1/sessions/over/terminate")
+
+    async def found(state: str) -> list[str]:
+        told = (await talk.call("GET", f"/v1/sessions?state={state}")).json()
+        return sorted(each["sessionId"] for each in told["sessions"])
+
+    assert [await found(state) for state in ("waiting", "working", "wrong", "idle", "ended")] == [
+        ["asks"],
+        [],
+        ["fails"],
+        ["quiet"],
+        ["over"],
+    ]
 
 
 @pytest.mark.parametrize(

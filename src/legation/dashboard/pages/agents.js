@@ -8,30 +8,32 @@ import { megabytes } from "../parts/text.js";
 
 // What this tab installs, by agent: {done, total} in bytes, as far as they are known. It goes on while somebody looks at other pages.
 const installs = signal({});
+const ended = signal(0); // how many: then the list is another
 const say = (name, told) => (installs.value = { ...installs.value, [name]: told });
 
 async function install(name) {
   const path = `v1/agents/${part(name)}/install/stream`;
   const stop = new AbortController();
   const tell = (told) => say(name, { ...told, cancel: () => stop.abort() });
-  let ended = null;
+  let last = null;
   tell({});
   try {
     const answer = await open("POST", path, {}, stop.signal);
     if (!answer.ok) await read(answer, path);
-    await readEvents(answer.body, (kind, told) => (kind === "progress" ? tell(told) : (ended = { kind, told })));
-    if (ended?.kind !== "installed") throw new Problem(ended?.told.status ?? 0, ended?.told ?? {});
+    await readEvents(answer.body, (kind, told) => (kind === "progress" ? tell(told) : (last = { kind, told })));
+    if (last?.kind !== "installed") throw new Problem(last?.told.status ?? 0, last?.told ?? {});
     say(name, null);
   } catch (failed) {
-    say(name, stop.signal.aborted ? null : { failed });
+    say(name, stop.signal.aborted ? null : { failed: failed instanceof Problem ? failed : new Problem(0, {}) });
   }
+  ended.value++;
 }
 
 export function Agents() {
   const [agents, setAgents] = useState(null);
   const [problem, setProblem] = useState(null);
   const load = (again) => get(`v1/agents${again ? "?no_cache=true" : ""}`).then((told) => { setAgents(told.agents); setProblem(null); }, setProblem);
-  useEffect(() => void load(), []);
+  useEffect(() => void load(ended.value > 0), [ended.value]);
   if (problem && !agents) return html`<main>
     <${Failed} what="the agents" problem=${problem} again=${load} still="Sessions go on." /></main>`;
   if (!agents) return html`<${Loading} what="the agents" />`;
@@ -50,6 +52,7 @@ function Line({ agent, reload }) {
   const problem = told?.failed;
   const builtIn = agent.id === "rehearsal";
   const broken = agent.installed && agent.problem;
+  const missing = !agent.installed && !agent.wantedVersion; // of no lock of ours: its own people install it
   const here = installing ? html`<${Installing} ...${installing} />` : broken
     ? html`<${Chip} tone="bad" icon="wrong">Does not start<//>` : builtIn
     ? html`<${Chip} tone="good" icon="check">Built in<//>` : agent.installed
@@ -59,15 +62,15 @@ function Line({ agent, reload }) {
   return html`<tr><td><b>${agent.id}</b><small>${builtIn
     ? "built in, scripted, needs no key" : agent.title}</small></td><td>${here}</td><td>
     <code>${agent.version ?? agent.wantedVersion ?? "unknown"}</code>${agent.installed && agent.version === agent.wantedVersion && html` <span class="muted">as locked</span>`}</td>
-    <td>${builtIn ? "not needed" : agent.credentialsAvailable
+    <td>${builtIn || agent.signIn === "not needed" ? "not needed" : agent.credentialsAvailable
       ? html`<span class="good">A credential is here</span>` : signedOut && agent.installed
-      ? html`<span class="wait-word">Signed out</span> <code>${command}</code> <${Copy} text=${command} />` : agent.signIn || "asked for when it starts"}${broken && html`<p class="note bad">${agent.problem}</p>`}${problem &&
+      ? html`<span class="wait-word">Signed out</span> <code>${command}</code> <${Copy} text=${command} />` : agent.signIn || "asked for when it starts"}${broken ? html`<p class="note bad">${agent.problem}</p>` : missing && html`<p class="note">${agent.problem}</p>`}${problem &&
       html`<p class="note bad" role="alert">${problem.message}</p>`}</td>
     <td class="right">${!may("operate") ? null : installing
       ? html`<button type="button" class="quiet" onClick=${installing.cancel}>Cancel</button>` : broken
       ? html`<button type="button" onClick=${() => reload(true)}>Try again</button>` : agent.installed || builtIn
       ? html`<a class="button" href=${address(`sessions/new?agent=${part(agent.id)}`)}>New session</a>`
-      : html`<button type="button" onClick=${() => install(agent.id).then(() => reload(true))}>Install</button>`}</td></tr>`;
+      : missing ? null : html`<button type="button" onClick=${() => install(agent.id)}>Install</button>`}</td></tr>`;
 }
 
 // By bytes; when all have come they are unpacked, and each file is compared with the lock.

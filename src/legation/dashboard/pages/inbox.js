@@ -64,22 +64,22 @@ function useCalm(live, movedAt) {
 }
 
 // Rows that came and were not in view yet: they are where they belong, and a pill leads there.
-function useUnseen(list, told, visible) {
+function useUnseen(list, told, visible, id) {
   const known = useRef(null);
   const [unseen, setUnseen] = useState([]);
   const look = () => {
     const place = list.current?.getBoundingClientRect();
     if (!place) return;
     known.current ??= new Set(told.items.map((item) => item.id));
-    const found = visible.map((row) => row.item.id).filter((name) => {
-      if (known.current.has(name)) return false;
-      const { top, bottom } = element(list, name)?.getBoundingClientRect() ?? place;
-      if (top < place.bottom && bottom > place.top) known.current.add(name);
-      return !known.current.has(name);
-    });
+    const found = visible.filter(({ item, members }) => {
+      const { top, bottom } = element(list, item.id)?.getBoundingClientRect() ?? place;
+      const isKnown = members.some(({ id }) => known.current.has(id)) || (top < place.bottom && bottom > place.top);
+      if (isKnown) for (const { id } of members) known.current.add(id); // a group is one, whichever of it is the first
+      return !isKnown;
+    }).map((row) => row.item.id);
     setUnseen((before) => (before.join() === found.join() ? before : found));
   };
-  useLayoutEffect(look, [told, visible.length]);
+  useLayoutEffect(look, [told, visible.length, id]); // where an item takes the place of the list, nothing of it is in view
   return [unseen, look];
 }
 const element = (list, name) => list.current?.querySelector(`[data-id="${CSS.escape(name)}"]`);
@@ -117,7 +117,7 @@ export function Inbox({ id, session }) {
     list.current?.querySelector(".chosen")?.scrollIntoView({ block: "nearest" });
   }, [id]);
 
-  const [unseen, look] = useUnseen(list, told, visible);
+  const [unseen, look] = useUnseen(list, told, visible, id);
   const held = new Set(told?.items.map((item) => item.id));
   const waiting = (inbox.value?.items ?? []).filter((item) => !held.has(item.id) && !FOLDED.includes(item.section)).length;
   const toNew = () => {
@@ -201,7 +201,7 @@ function Nothing({ told }) {
   if (fresh && !told.items.length) return html`<${Start} title="Nothing has run here yet." />`;
   const waits = (work) => told.items.some((item) => item.section === "you" && (item.runId ?? item.sessionId) === work.id);
   const busy = told.working - told.works.filter(waits).length;
-  const works = `${busy} ${busy === 1 ? "works" : "work"}${supervisor ? `, ${supervisor} with the supervisor` : ""}.`;
+  const works = `${busy || "None"} ${busy > 1 ? "work" : "works"}${supervisor ? `, ${supervisor} with the supervisor` : ""}.`;
   if (you) return html`<div class="state quiet-state"><h2>${you} ${you === 1 ? "needs" : "need"} you.</h2>
     <p>${works} Choose one, or press <${Key}>j<//>.</p></div>`;
   return html`<div class="state quiet-state"><h2><${Icon} name="good" /> Nothing waits for you.</h2><p>${works}</p>

@@ -100,10 +100,10 @@ export function New({ kind }) {
     <form class="two" onSubmit=${start}><div>
       <label class="field">What should be done<textarea rows="5" required value=${form.prompt} onInput=${set("prompt")} /></label>
       <div class="pair"><label class="field">Agent<select value=${form.agent} onChange=${set("agent")}>${agents.map((each) => html`<option key=${each.id} value=${each.id}>${each.id}${each.version ? ` ${each.version}`
-        : ""}${each.installed ? "" : " (installed first)"}</option>`)}</select></label>
+        : ""}${each.installed ? "" : each.wantedVersion ? " (installed first)" : " (not here)"}</option>`)}</select></label>
         <label class="field">Model <small>optional</small>
           <input type="text" value=${form.model} onInput=${set("model")} spellcheck=${false} /></label></div>
-      ${chosen?.problem && html`<p class="note wait-word">${chosen.problem}</p>`}
+      ${chosen?.problem && (chosen.installed || !chosen.wantedVersion) && html`<p class="note wait-word">${chosen.problem}</p>`}
       <label class="field">Where <small>optional</small>
         <input type="text" class="mono" placeholder=${isRun ? "a folder of the server, or a repository's address" : "a folder of its own"} value=${form.directory} onInput=${set("directory")} spellcheck=${false} /></label>
       <p class="muted">${isRun && isAddress(form.directory) ? "It is cloned for this run alone." : "The agent works in this very folder. Without one it gets a folder of its own."}</p>

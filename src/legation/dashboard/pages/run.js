@@ -100,7 +100,7 @@ export function Run({ id }) {
   const tab = (name, label, count) => html`<button type="button" aria-pressed=${view === name} onClick=${() => setQuery({ view: name === "overview"
     ? "" : name })}>${label}${count === undefined ? "" : html` <span>${number(count)}</span>`}</button>`;
   const parsed = changes?.parsed ?? [];
-  return html`<main class="run">
+  return html`<main class=${`run at-${view}`}>
     <header class="run-head"><p class="crumbs"><a href=${address("runs")}>Runs</a> › <code>${id}</code> <${Copy} text=${id} label="Copy the id" /></p>
       <div class="run-title"><h1><${Agent} mono=${false} text=${title} /> <${RunState} run=${run} asks=${asks} /></h1>
         <div class="buttons"><${Copy} words="Copy as curl" text=${() => `curl -N -H "Authorization: Bearer $LEGATION_TOKEN" '${location.origin}${root}v1/runs/${part(id)}/events/sse'`} />

@@ -1,11 +1,11 @@
 // All runs: state by progress, search and filters in the address.
-import { html, useEffect, useState } from "../vendor/preact.js";
-import { get, may, part } from "../api.js";
-import { changed, inbox } from "../state/inbox.js";
+import { html } from "../vendor/preact.js";
+import { may, part } from "../api.js";
+import { inbox } from "../state/inbox.js";
 import { clock, now } from "../state/clock.js";
 import { address } from "../state/place.js";
 import { Ago, Failed, Icon, Key, Loading } from "../parts/basics.js";
-import { Filters, SINCE, asked, matches, useRowKeys } from "../parts/list.js";
+import { Filters, SINCE, asked, matches, usePages, useRowKeys } from "../parts/list.js";
 import { RunState, evidence, money } from "./run.js";
 import { Agent, number } from "../parts/text.js";
 
@@ -19,24 +19,9 @@ function waiting(run) {
 }
 
 export function Runs() {
-  const [runs, setRuns] = useState(null);
-  const [next, setNext] = useState(null);
-  const [problem, setProblem] = useState(null);
-  const [agents, setAgents] = useState([]);
   const [state, agent, since] = ["state", "agent", "since"].map(asked);
   const url = `v1/runs?details=true&limit=${PAGE}${STATES.includes(state) ? `&state=${state}` : ""}${agent ? `&agent=${part(agent)}` : ""}`;
-  const load = () =>
-    get(url).then((told) => {
-      setRuns(told.items);
-      setNext(told.next);
-      setProblem(null);
-      setAgents((before) => [...new Set([...before, ...told.items.map((each) => each.agent), ...(agent ? [agent] : [])])].sort());
-    }, setProblem);
-  const more = () => get(`${url}&after=${part(next)}`).then((told) => {
-    setRuns([...runs, ...told.items]);
-    setNext(told.next);
-  }, setProblem);
-  useEffect(() => void load(), [changed.value, url]);
+  const { rows: runs, next, problem, agents, load, more } = usePages(url, { of: "items", key: "id", cursor: "after" });
   useRowKeys(".run-row");
   if (problem && !runs) return html`<main>
     <${Failed} what="the runs" problem=${problem} again=${load} still="Runs that are under way go on." /></main>`;
@@ -44,7 +29,7 @@ export function Runs() {
   const filtered = asked("q") || state || agent || since;
   return html`<main class="page"><header class="page-head"><h1>Runs <small>${runs && number(runs.length)}${next ? "+" : ""}</small></h1>${may("operate") &&
     html`<a class="button filled" href=${address("runs/new")}><${Icon} name="plus" /> New run <${Key}>n<//></a>`}</header>
-    <${Filters} label="Search titles, ids" selects=${[["state", "State", STATES], ["agent", "Agent", agents], ["since", "Since", Object.keys(SINCE)]]} />
+    <${Filters} problem=${problem} label="Search titles, ids" selects=${[["state", "State", STATES], ["agent", "Agent", agents], ["since", "Since", Object.keys(SINCE)]]} />
     ${!runs ? html`<${Loading} what="the runs" />` : !runs.length && !filtered ? html`<div class="state quiet-state"><h2>No run yet.</h2>
       <p>A run is work that outlives whoever submitted it. A session is a conversation.</p>${may("operate") && html`<p><a class="button" href=${address("runs/new?agent=rehearsal")}>Rehearse one</a></p>`}</div>`
       : html`<div class="panel"><table class="table runs"><thead><tr><th>State, by progress</th><th>Run</th><th>Agent</th><th class="right">Cost</th><th class="right">Since</th></tr></thead><tbody>

@@ -1,6 +1,6 @@
 // Signing in: by the code of a link, in its address or pasted here; then on to the place that was asked for.
 import { html, useEffect, useState } from "../vendor/preact.js";
-import { get, post, signedOut } from "../api.js";
+import { get, post, root, signedOut } from "../api.js";
 import { go, path } from "../state/place.js";
 import { Copy } from "../parts/basics.js";
 
@@ -38,7 +38,7 @@ export function SignIn({ done }) {
     setBusy(false);
   };
   useEffect(() => {
-    if (path.value[0] !== "sign-in") localStorage.setItem(WANTED, location.pathname.slice(location.pathname.indexOf("/ui") + 4) + location.search + location.hash);
+    if (path.value[0] !== "sign-in") localStorage.setItem(WANTED, location.pathname.slice(root.length + 3) + location.search + location.hash);
     const code = location.hash.slice(1);
     if (path.value[0] === "sign-in" && code) {
       history.replaceState(null, "", location.pathname); // neither the history nor a screenshot keeps it

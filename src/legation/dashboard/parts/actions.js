@@ -175,7 +175,7 @@ function Edit({ detail, sending, back, approve, failed }) {
   useKeys(DIALOG, { Escape: back, "Ctrl Enter": submit });
   return html`<form class="bar open" onSubmit=${submit} aria-label="Other arguments">
     <label>${only ?? "Arguments"} <small>other arguments are another approval; it names the one that it replaces</small>
-      <textarea ref=${field} class="mono" rows=${Math.min(12, before.split("\n").length + 1)} value=${text} spellcheck=${false} onInput=${(event) => setText(event.target.value)} /></label>
+      <textarea ref=${field} class="mono" rows=${Math.min(12, before.split("\n").length + 1)} value=${text} spellcheck=${false} onInput=${(event) => (setText(event.target.value), setWrong(null))} /></label>
     ${wrong && html`<p class="note bad" role="alert">${wrong}</p>`}${failed}
     <div class="buttons"><button type="submit" class="filled" disabled=${sending || text === before}>Approve this instead <${Key}>Ctrl ↵<//></button>
       <button type="button" class="quiet" onClick=${back}>Back <${Key}>Esc<//></button></div></form>`;
@@ -211,6 +211,8 @@ function Grant({ detail, sending, back, send, failed, setNote }) {
       <button type="button" class="quiet" onClick=${back}>Back <${Key}>Esc<//></button></div></form>`;
 }
 
+const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1);
+
 function Outcome({ detail, second }) {
   const mine = detail.resolved_by === `${me.value.kind}:${me.value.id}`;
   const who = mine ? "you" : (detail.resolved_by_name ?? detail.asked?.supervisor.by_name ?? detail.resolved_by ?? "policy");
@@ -220,8 +222,10 @@ function Outcome({ detail, second }) {
     approved: [`Approved by ${who}${at ? `, ${clock(at)}` : ""}.`, `It waited ${waited}.`],
     denied: [`Denied by ${who}${at ? `, ${clock(at)}` : ""}.`, `It waited ${waited}. The agent was told so.`],
     expired: [`Nobody answered in ${span(ms(detail.expires_at) - ms(detail.created_at))}, so it did not happen.`, "The agent was told that it expired, not that somebody refused."],
-    superseded: ["Nobody waits for this any more.", detail.replaced_by ? "Another one took its place." : `${detail.why ?? "Whoever asked is gone"}. Nothing was run.`],
-    cancelled: ["It was taken back.", `${detail.why ?? "Whoever asked has gone"}. Nothing was run.`],
+    superseded: detail.replaced_by
+      ? ["Approved with other arguments.", html`They are <a href=${address(`inbox/${part(detail.replaced_by)}`)}>an approval of their own</a>; this one was not used.`]
+      : ["Nobody waits for this any more.", `${sentence(detail.why ?? "Whoever asked is gone")}. Nothing was run.`],
+    cancelled: ["It was taken back.", `${sentence(detail.why ?? "Whoever asked has gone")}. Nothing was run.`],
   }[detail.status] ?? [detail.status, ""];
   if (second !== null && !mine && at) {
     text[0] = `${who} ${detail.status} this ${span(Math.max(0, second - ms(at)))} before you.`;

@@ -128,7 +128,7 @@ function Levels({ detail }) {
       ? "" : `, ${supervisor.confidence} sure`}${supervisor.reasoning
       ? html`: <${Agent} mono=${false} text=${supervisor.reasoning} />` : ""}` : supervisor.by_name ?? waited}</small></li>
     <li class=${person.state === "waiting" ? "waits" : ""}><span><${Level} level="person" /> Person</span>
-      <b>${person.state === "waiting" ? "You" : detail.resolved_by_name ?? "Not yet"}</b><small>${reviewers.length
+      <b>${person.state === "waiting" ? "You" : detail.resolved_by_name ?? (detail.status === "pending" ? "Not yet" : "Nobody")}</b><small>${reviewers.length
       ? html`for ${reviewers.join(", ")} · no grant lifts this`
       : html`any approver of <b>${me.value.workspace}</b> · the first answer stands`}</small></li>
   </ol>`;
@@ -224,6 +224,8 @@ const about = (params) => ["command", "path", "file_path", "url", "pattern", "qu
 const levelBy = (trace) => (trace.approved_by ? levelOf(trace.approved_by, trace.approved_by_name) : trace.approval_status === "denied" ? "person" : "policy");
 
 function Evidence({ detail, reload }) {
+  const [failed, setFailed] = useState(null);
+  const revoke = (grant) => call("DELETE", `grants/${part(grant.id)}`).then(() => (setFailed(null), reload()), setFailed);
   const [lately, setLately] = useState(null);
   useEffect(() => {
     if (detail.session_id) get(`traces?session=${part(detail.session_id)}&limit=7`).then((told) => setLately(told.filter((each) => each.approval_id !== detail.id)), () => setLately([]));
@@ -251,9 +253,9 @@ function Evidence({ detail, reload }) {
       ${detail.session_id && html`<a href=${address(askedAt(detail.session_id))}>Show all in the session</a>`}</section>
     <section><h2>Grants in force</h2>${detail.active_grants.length ? detail.active_grants.map((grant) => html`<p key=${grant.id}>
       <code>${grant.tools}</code> for ${grant.agent}${grant.folder ? html` in <code>${folder(grant.folder)}</code>`
-      : ""}<br /><small class="muted">${Math.max(0, Math.round((ms(grant.expires_at) - Date.now()) / 60000))} min left · by ${grant.granted_by}${may("approve") && me.value.level === 2 && html` · <button type="button" class="link" onClick=${() => call("DELETE", `grants/${part(grant.id)}`).then(reload, () => {})}>Revoke</button>`}</small></p>`)
+      : ""}<br /><small class="muted">${Math.max(0, Math.round((ms(grant.expires_at) - Date.now()) / 60000))} min left · by ${grant.granted_by_name ?? grant.granted_by}${may("approve") && me.value.level === 2 && html` · <button type="button" class="link" onClick=${() => revoke(grant)}>Revoke</button>`}</small></p>`)
       : html`<p class="muted">None.${detail.injection_risk
-      ? " None would count here: where there are signs of injection, somebody is asked each time." : ""}</p>`}</section>
+      ? " None would count here: where there are signs of injection, somebody is asked each time." : ""}</p>`}${failed && html`<p class="note bad" role="alert">${failed.message}</p>`}</section>
   </aside>`;
 }
 

@@ -7,18 +7,59 @@ import { Agent, shown } from "./text.js";
 
 const PICTURE = /^data:image\/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=\s]+$/;
 const ENTITY = /&(?:#\d{1,7}|#x[\da-f]{1,6}|[a-z][a-z\d]{1,31});/gi;
-const LONGEST = 200_000; // characters that are read as markdown; more is text
-const DEEPEST = 40; // quotes and lists within each other; what is deeper is text
-const Lexer = signal(null);
+// What an agent writes may take marked minutes, or more cells than there is memory: beyond each of these it is text.
+const LONGEST = 200_000; // characters of all
+const LONGEST_BLOCK = 8_000; // characters of one paragraph
+const DEEPEST = 40; // quotes and lists within each other
+const MOST_CELLS = 5_000; // of a table: a row of one letter has as many as the head
+const READ_MS = 250; // in all
+const Reader = signal(null);
 let asked = false;
 
 function load() {
   if (asked) return;
   asked = true;
-  import("../vendor/markdown.js").then((module) => (Lexer.value = module.Lexer), () => {});
+  import("../vendor/markdown.js").then((module) => (Reader.value = bounded(module.Lexer)), () => {});
 }
 
-const decoded = (text) => text.replace(ENTITY, (found) => new DOMParser().parseFromString(found, "text/html").body.textContent);
+const bounded = (Lexer) => class extends Lexer {
+  deep = 0;
+  until = performance.now() + READ_MS;
+
+  constructor() {
+    super({ gfm: true });
+    const { tokenizer } = this;
+    const table = tokenizer.table.bind(tokenizer);
+    tokenizer.table = (text) => {
+      const [, , head, rows] = tokenizer.rules.block.table.exec(text) ?? [];
+      return head?.split("|").length * (rows?.split("\n").length ?? 1) > MOST_CELLS ? undefined : table(text);
+    };
+  }
+
+  asText = (text, tokens) => (tokens.push({ type: "text", raw: text, text }), tokens);
+
+  blockTokens(text, tokens = [], ...rest) {
+    if (this.deep >= DEEPEST || performance.now() > this.until) return this.asText(text, tokens);
+    this.deep++;
+    try {
+      return super.blockTokens(text, tokens, ...rest);
+    } finally {
+      this.deep--;
+    }
+  }
+
+  inlineTokens(text, tokens = []) {
+    const most = performance.now() > this.until ? 0 : LONGEST_BLOCK;
+    return text.length > most ? this.asText(text, tokens) : super.inlineTokens(text, tokens);
+  }
+};
+
+const letters = new Map(); // by entity
+function letter(entity) {
+  if (!letters.has(entity)) letters.set(entity, new DOMParser().parseFromString(entity, "text/html").body.textContent);
+  return letters.get(entity);
+}
+const decoded = (text) => text.replace(ENTITY, letter);
 const words = (token) => shown(decoded(token.text));
 const all = (tokens, deep) => (deep > DEEPEST ? shown(tokens.map((token) => token.raw).join("")) : tokens.map((token) => MADE[token.type]?.(token, deep + 1) ?? shown(token.raw)));
 const inside = (tag) => (token, deep) => html`<${tag}>${all(token.tokens, deep)}<//>`;
@@ -47,40 +88,46 @@ const MADE = {
     return html`<table><thead>${row(token.header, "th")}</thead><tbody>${token.rows.map((cells) => row(cells, "td"))}</tbody></table>`;
   },
   link: (token, deep) => {
-    const to = decoded(token.href);
-    if (!/^(https?:|mailto:)/i.test(to)) return html`<span class="chip">${all(token.tokens, deep)} · not a web address, not made a link</span>`;
-    const host = hostOf(to);
-    return html`${outside(to, all(token.tokens, deep))}${host && !token.text.includes(host) && html`<span class="chip">${host}</span>`}`;
+    const to = urlOf(decoded(token.href));
+    if (!to) return html`<span class="chip">${all(token.tokens, deep)} · not a web address, not made a link</span>`;
+    const real = to.host || to.pathname;
+    return html`${outside(to.href, all(token.tokens, deep))}${!names(token.text, to, real) && html`<span class="chip">${shown(real)}</span>`}`;
   },
   image: (token) => {
     if (PICTURE.test(token.href)) return html`<img src=${token.href} alt=${token.text} />`;
-    const host = /^https?:/i.test(token.href) ? hostOf(token.href) : "";
-    return html`<span class="chip">${host || "a picture"} · <${Agent} mono=${false} text=${token.text || "picture"} /> · not loaded${host && outside(token.href, " Open")}</span>`;
+    const to = urlOf(decoded(token.href));
+    return html`<span class="chip">${to?.host || "a picture"} · <${Agent} mono=${false} text=${token.text || "picture"} /> · not loaded${to?.host && outside(to.href, " Open")}</span>`;
   },
 };
 
-function hostOf(to) {
+// Whole, so that it leads to the same place from wherever it stands.
+function urlOf(text) {
   try {
-    return new URL(to).host; // punycode, where letters are of other scripts
+    const url = new URL(text);
+    return /^(https?|mailto):$/.test(url.protocol) ? url : null;
   } catch {
-    return "";
+    return null;
   }
+}
+
+// Whether the words say where it leads: that a host is somewhere among them is not enough, nor that it looks like it (`real` is punycode).
+function names(words, to, real) {
+  if (!to.host) return words === real;
+  const said = urlOf(/^https?:/i.test(words) ? words : `https://${words}`);
+  return said?.host === real && words.includes(real) && !to.username && !said.username;
 }
 
 function read(text) {
   try {
-    return new Lexer.value({ gfm: true }).lex(text);
+    return all(new Reader.value().lex(text), 0);
   } catch {
-    return null; // quotes within quotes without an end: it is text
+    return null; // bold within bold without an end: it is text
   }
 }
 
 export function Markdown({ text }) {
   load();
-  const ready = Lexer.value !== null && text.length <= LONGEST;
-  const made = useMemo(() => {
-    const tokens = ready ? read(text) : null;
-    return tokens && all(tokens, 0);
-  }, [text, ready]);
+  const ready = Reader.value !== null && text.length <= LONGEST;
+  const made = useMemo(() => (ready ? read(text) : null), [text, ready]);
   return html`<div class=${made ? "markdown" : "markdown plain"} dir="auto">${made ?? shown(text)}</div>`;
 }

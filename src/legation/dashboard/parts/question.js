@@ -1,6 +1,7 @@
 // A question of the agent: its words as prose, the fields that it asks for as a form.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { may, part, post } from "../api.js";
+import { outcomes } from "../state/inbox.js";
 import { connection } from "../state/stream.js";
 import { clock } from "../state/clock.js";
 import { address, go } from "../state/place.js";
@@ -30,6 +31,7 @@ export function Question({ id, session, row, next }) {
     setNote(null);
     try {
       await post(`v1/sessions/${part(session)}/questions/${part(id)}/${word}`, body);
+      outcomes.value = new Map(outcomes.value).set(id, word === "reply" ? "answered" : "declined");
       setOutcome(word === "reply" ? "Answered by you." : "Declined by you. The agent goes on by itself.");
     } catch (failed) {
       if (failed.status === 404) setOutcome("Nobody waits for this any more: it was answered, or its turn is over.");

@@ -21,14 +21,30 @@ function useEvent(rows, ready) {
   }, [wanted.value, ready]);
 }
 
+// A look that went well and took nobody's word: neighbours of one kind are one line, which opens.
+const isLook = ({ kind, call, ask, answer }) =>
+  kind === "call" && (call.kind === "read" || call.kind === "search") && call.status === "completed" && (!ask || (answer?.outcome === "approved" && levelOf(answer.by, answer.byName) === "policy"));
+
+function folded(all) {
+  const rows = [];
+  for (const row of all) {
+    const last = rows.at(-1);
+    if (!last || last.call?.kind !== row.call?.kind || !isLook(row) || !(last.looks || isLook(last))) rows.push(row);
+    else if (last.looks) last.end = (last.looks.push(row), row.end);
+    else rows[rows.length - 1] = { ...last, kind: "looks", looks: [last, row], end: row.end };
+  }
+  return rows;
+}
+
 // `place`: folder and address of what the rows are of.
 export function Rows({ told, place, opened, setOpened }) {
+  const rows = useMemo(() => folded(told.rows), [told, told.seq]);
   const toggle = (row) => (open) => setOpened((before) => ({ ...before, [row.seq]: typeof open === "boolean" ? open : !before[row.seq] }));
   // The browser finds only rows in view.
   const [finding, setFinding] = useState(false);
   const [at, setAt] = useState(null);
   const [note, setNote] = useState("");
-  const asked = useEvent(told.rows, !told.partial);
+  const asked = useEvent(rows, !told.partial);
   useEffect(() => void (asked && setAt(asked)), [asked]);
   const field = useRef(null);
   useLayoutEffect(() => field.current?.focus(), [finding]);
@@ -37,16 +53,16 @@ export function Rows({ told, place, opened, setOpened }) {
   const find = (event) => {
     event.preventDefault();
     const words = event.target.elements[0].value.toLowerCase();
-    const has = (row) => `${row.text ?? ""}${row.call ? JSON.stringify(row.call) : ""}`.toLowerCase().includes(words);
+    const has = (row) => `${row.text ?? ""}${(row.looks ?? [row]).map(({ call }) => (call ? JSON.stringify(call) : "")).join()}`.toLowerCase().includes(words);
     const from = (at?.index ?? -1) + 1;
-    const index = [...told.rows.slice(from), ...told.rows.slice(0, from)].findIndex(has);
+    const index = [...rows.slice(from), ...rows.slice(0, from)].findIndex(has);
     setNote(index < 0 ? "Not found." : "");
-    if (index >= 0) setAt({ index: (from + index) % told.rows.length });
+    if (index >= 0) setAt({ index: (from + index) % rows.length });
   };
   return html`${finding && html`<form class="find" role="search" onSubmit=${find}><label class="search"><${Icon} name="search" />
     <input type="search" aria-label="Find in the transcript" placeholder="Find, then Enter" ref=${field} /></label> <span role="status">${note}</span>
     <button type="button" class="quiet" onClick=${() => setFinding(false)}>Close</button></form>`}
-  <${VirtualRows} at=${at} rows=${told.rows} keyOf=${(row) => row.seq} label="Transcript" follow render=${(row) => html`<${Row} row=${row} session=${place} marked=${at && row === told.rows[at.index]} opened=${opened[row.seq]} toggle=${toggle(row)} />`} />`;
+  <${VirtualRows} at=${at} rows=${rows} keyOf=${(row) => row.seq} label="Transcript" follow render=${(row) => html`<${Row} row=${row} session=${place} marked=${at && row.seq === rows[at.index]?.seq} opened=${opened[row.seq]} toggle=${toggle(row)} />`} />`;
 }
 
 export const Raw = ({ events }) => html`<${VirtualRows} at=${useEvent(events, events.length > 0)} rows=${events} keyOf=${(event) => event.seq} label="Raw events" size=${24} follow render=${(event) => html`<details class=${`raw-event ${event.seq === wanted.value ? "marked" : ""}`}>

@@ -44,6 +44,7 @@ const SAID = {
       html`<div class="thought-text"><${Plain} text=${row.text} /></div>`}`;
   },
   call: ({ row, session, opened, toggle }) => html`<${Call} row=${row} session=${session} opened=${opened} toggle=${toggle} />`,
+  looks: ({ row, session, opened, toggle }) => html`<${Looks} row=${row} session=${session} opened=${opened} toggle=${toggle} />`,
   question: ({ row, session }) => html`<div class=${`ask ${row.answer ? "" : "waits"}`}><p>
     <${Icon} name="question" /> <${Agent} mono=${false} text=${row.told.message} /></p>${row.answer
     ? html`<p class="muted">${row.answer.outcome}${row.answer.content
@@ -73,6 +74,21 @@ export function Decision({ ask, answer }) {
     html`<code><${Agent} text=${answer.reason} /></code>`}</span>`;
 }
 
+function Looks({ row: { looks, call, ask, answer, at, end }, session, opened = false, toggle }) {
+  const names = looks.map((each) => each.call.locations?.[0]?.path?.split("/").at(-1) ?? each.call.title).join(", ");
+  return html`<div class="call"><p class="call-line"><button type="button" class="fold quiet" aria-expanded=${opened} onClick=${() => toggle(!opened)}>
+    <${KindIcon} kind=${call.kind} /> <span class="muted">${call.kind === "read" ? `Read ${looks.length} files` : `Search ${looks.length} times`}</span> <${Agent} text=${names.slice(0, 200)} /></button>
+    <span class="grow" />${ask ? html`<${Decision} ask=${ask} answer=${answer} />` : html`<span class="muted">${call.status}</span>`}<span class="took">${took(at, end)}</span></p>
+    ${opened && looks.map((each) => html`<${Look} key=${each.seq} row=${each} session=${session} />`)}</div>`;
+}
+
+function Look({ row, session }) {
+  const [open, setOpen] = useState(false);
+  return html`<${Call} row=${row} session=${session} opened=${open} toggle=${setOpen} />`;
+}
+
+const took = (at, end) => (end >= at ? `${((end - at) / 1000).toFixed(1)} s` : "");
+
 function Call({ row, session, opened, toggle }) {
   const { call, ask, answer } = row;
   const place = call.locations?.[0]?.path;
@@ -89,7 +105,7 @@ function Call({ row, session, opened, toggle }) {
       html` <${Counts} ...${compare(diffs[0].oldText, diffs[0].newText)} />`}</button>
       <span class="grow" />${ask ? html`<${Decision} ask=${ask} answer=${answer} />`
       : html`<span class="muted">${call.status ?? ""}</span>`}
-      <span class="took">${over && row.end >= row.at ? `${((row.end - row.at) / 1000).toFixed(1)} s` : ""}</span></p>
+      <span class="took">${over && took(row.at, row.end)}</span></p>
     ${denied && html`<div class="denial">
       <b class="bad">${answer.outcome} by ${answer.byName ?? answer.by}.</b>${answer.message &&
       html` The agent was told: <${Agent} mono=${false} text=${answer.message} />`}</div>`}

@@ -20,7 +20,7 @@ from legation.errors import (
 )
 from legation.server.http.routes import Alias, Call, Routes, needs
 from legation.server.routes.streams import MEDIA
-from legation.server.streaming.sse import EventStream
+from legation.server.streaming.sse import PING, EventStream
 from legation.wire.api.agents import (
     AgentAbilities,
     AgentInfo,
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from legation.host.launch import AgentLauncher
 
 TOLD_EVERY: Final = 0.25  # seconds between two words on an installation: what a person sees as moving
+PING_EVERY: Final = (
+    60  # of these without news: a proxy's patience with a body is longer than a quarter of a minute
+)
 NoCache = Annotated[bool, Alias("no_cache")]
 
 routes = Routes(tag="agents", tolerant=True)
@@ -136,6 +139,7 @@ class _InstallBody:
         self._work.cancel()
 
     async def next(self) -> bytes:
+        looks = 0
         while not self._over:
             done, _ = await asyncio.wait([self._work], timeout=TOLD_EVERY)
             if done:
@@ -144,6 +148,8 @@ class _InstallBody:
             if self._at != self._shown:
                 self._shown = self._at
                 return _frame("progress", dict(zip(("done", "total"), self._at or (), strict=False)))
+            if (looks := looks + 1) == PING_EVERY:
+                return PING
         return b""
 
     def _tell(self, done: int, total: int) -> None:

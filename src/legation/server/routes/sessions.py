@@ -8,7 +8,6 @@ Their events are of `event_routes`: pages, a live body, and the body of one turn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple
 
 from msgspec import Meta, Raw
@@ -122,18 +121,20 @@ class _Wanted(NamedTuple):
         return (
             all(word in text for word in self.words)
             and self.agent in (None, info.agent)
-            and (self.state is None or _STATES[self.state](info))
+            and self.state in (None, _state(info))
             and (self.since is None or info.updated_at >= self.since)
         )
 
 
-_STATES: Final[Mapping[SessionState, Callable[[SessionInfo], bool]]] = {
-    "waiting": lambda info: bool(info.pending_permissions or info.pending_questions),
-    "working": lambda info: info.busy,
-    "wrong": lambda info: info.failed is not None or info.cut is not None,
-    "idle": lambda info: not info.busy and info.status != "closed",
-    "ended": lambda info: info.status == "closed",
-}
+def _state(info: SessionInfo) -> SessionState:
+    """Tell the one word that a list has for it: what somebody has to know first."""
+    if info.pending_permissions or info.pending_questions:
+        return "waiting"
+    if info.status == "closed":
+        return "ended"
+    if info.failed is not None or info.cut is not None:
+        return "wrong"
+    return "working" if info.busy else "idle"
 
 
 async def _search(

@@ -13,8 +13,10 @@ select seq, attempt, type, bytes, at from run_event
 where workspace_id = :workspace and run_id = :run and seq > :after order by seq limit :limit;
 
 -- name: last_events
-select seq, type, at from run_event
-where workspace_id = :workspace and run_id = :run order by seq desc limit :limit;
+-- And when the run was last changed: what waited for an answer, or is resumed, has not been silent for as long as its last event is old.
+select seq, type, at,
+(select changed_at from run where run.workspace_id = run_event.workspace_id and run.id = run_event.run_id) as changed_at
+from run_event where workspace_id = :workspace and run_id = :run order by seq desc limit :limit;
 
 -- name: blobs_of
 -- Those of a page whose lines are too long for it.

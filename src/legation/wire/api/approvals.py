@@ -148,6 +148,7 @@ class ActiveGrant(SnakeShape):
     granted_by: str
     session_id: str | None = None  # the one session that it covers; null: every one
     folder: str | None = None  # the one folder that it covers; null: every one
+    granted_by_name: str | None = None  # of the person; in the detail of an approval
 
 
 class ApprovalDetail(ApprovalView, kw_only=True):
