@@ -1,6 +1,7 @@
 """The rules of the keys in a real browser: a decision counts for what is shown and was there to be read, and nothing moves by itself."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, Request, expect
@@ -187,3 +188,60 @@ def test_an_answer_to_a_group_reaches_those_that_were_shown(house: Dashboard) ->
     assert {house.get(f"/approvals/{each}")["status"] for each in shown} == {"approved"}
     assert house.get(f"/approvals/{late}")["status"] == "pending"
     house.post(f"/approvals/{late}/deny")
+
+
+def test_e_gives_to_people_what_is_with_a_supervisor(browser: Browser, tmp_path: Path) -> None:
+    with (
+        dashboard(tmp_path, browser, LEGATION_SUPERVISOR_WAIT="1h") as house,
+        house.visitor() as page,
+    ):
+        house.begin("left", "ask write left.txt x")
+
+        def found_in(section: str) -> str | None:
+            items = house.get("/v1/inbox")["items"]
+            return next((each["id"] for each in items if each["section"] == section), None)
+
+        approval = house.until(lambda: found_in("supervisor"))
+        open_armed(page, house, approval)
+        expect(page.get_by_role("button", name="Escalate")).to_be_visible()
+        sent = answers(page)
+        page.keyboard.press("e")
+        expect(page.get_by_role("button", name="Escalate")).to_have_count(0)
+        assert house.until(lambda: found_in("you")) == approval
+        arm(page)
+        page.keyboard.press("e")  # it is a person's by now
+        page.keyboard.press("a")
+        expect(page.locator(".outcome")).to_contain_text("Approved by you")
+        assert [each.url.rpartition("/")[2] for each in sent] == ["escalate", "approve"]
+        assert house.complaints == []
+
+
+# What a browser shows outside of its window, kept; and a page that is in the background when the test says so.
+TOLD = """window.told = []; window.away = false; window.asked = 0;
+Object.defineProperty(document, "hidden", {get: () => window.away});
+window.Notification = class { constructor(title, more) { window.told.push({title, ...more}); }
+static permission = "PERMISSION"; static requestPermission() { window.asked += 1; return Promise.resolve("granted"); } };"""
+
+
+def test_the_browser_tells_of_what_comes_while_nobody_looks_and_nothing_that_an_agent_said(
+    house: Dashboard,
+) -> None:
+    with house.visitor() as page:
+        page.add_init_script(TOLD.replace("PERMISSION", "default"))
+        page.goto(f"{house.origin}/ui/")
+        page.get_by_role("button", name="Tell me in the browser").click()
+        expect(page.get_by_role("button", name="Tell me in the browser")).to_have_count(0)
+        assert page.evaluate("asked") == 1
+        house.begin("seen", "ask write seen.txt x")
+        seen = house.pending("seen")
+        expect(page.locator(f"[data-id={seen}]")).to_be_visible()
+        assert page.evaluate("told") == []  # somebody looks
+        page.evaluate("window.away = true")
+        house.begin("unseen", "ask write a-name-of-the-agents.txt x")
+        unseen = house.pending("unseen")
+        page.wait_for_function("told.length")
+        assert page.evaluate("told") == [
+            {"title": "Legation: one more waits for you", "tag": "legation", "body": "local"}
+        ]
+    for approval in (seen, unseen):
+        house.post(f"/approvals/{approval}/deny")
