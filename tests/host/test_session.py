@@ -4,15 +4,18 @@ import asyncio
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.host.rig import YES, Hand, go, of_type, play, rig, until_type
 
 from legation.errors import AgentError, AgentExited, LegationError, PromptInFlight, SessionClosed, TimedOut
+from legation.host.conversation import Conversation
 from legation.host.options import Limits
 from legation.host.session import Session
-from legation.host.turn import CANCEL_GRACE
+from legation.host.turn import CANCEL_GRACE, SessionTurn
 from legation.testing.clock import FakeClock
+from legation.wire.acp.methods import PromptResponse
 
 IDLE = 100.0
 LIMITS = Limits(idle=IDLE, permission=1000)
@@ -157,6 +160,30 @@ async def test_an_idle_agent_is_cancelled_and_the_client_told(tmp_path: Path) ->
         assert end["stopReason"] == "cancelled"
         assert end["error"]
         assert (await play(session, "say next")).stop_reason == "end_turn"
+
+
+async def test_an_answer_that_comes_as_the_time_is_up_ends_the_turn_and_does_not_hold_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, answered = FakeClock(), Conversation._answered
+
+    def answer_late(self: Conversation, turn: SessionTurn, answer: PromptResponse | LegationError) -> None:
+        answered(self, turn, answer)
+        clock.advance(2 * IDLE)
+
+    monkeypatch.setattr(Conversation, "_answered", answer_late)
+    async with rig(tmp_path, clock=clock, limits=LIMITS) as made:
+        session = await made.rehearse()
+        ask = session.agent.prompt
+
+        async def hear_late(*args: Any, **more: Any) -> PromptResponse:
+            found = await ask(*args, **more)
+            for _ in range(20):  # whoever watches the time is woken first
+                await asyncio.sleep(0)
+            return found
+
+        monkeypatch.setattr(session.agent, "prompt", hear_late)
+        assert (await play(session, "say hi")).stop_reason == "end_turn"
 
 
 async def test_a_sign_of_life_starts_the_idle_time_anew(tmp_path: Path) -> None:

@@ -472,6 +472,9 @@ class Conversation:
     async def _watch(self, turn: SessionTurn, asking: asyncio.Task[PromptResponse]) -> None:
         """Watch the turn: cancel an agent that shows no sign of life, stop one that does not obey."""
         while not asking.done():
+            if turn.answer is not None:  # it came in the very moment in which its time was up
+                await asyncio.wait({asking})
+                return
             # A build may be silent for long: that is no idleness.
             patience = TOOL_PATIENCE if self.tool_calls.at_work() else 1
             left = turn.time_left(self._session.heard_at, patience)
