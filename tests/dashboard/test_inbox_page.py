@@ -222,6 +222,20 @@ def test_ten_thousand_files_and_a_path_outside_are_a_card_that_can_be_read(house
     house.post(f"/approvals/{approval}/deny")
 
 
+def test_a_command_that_cannot_be_read_to_its_end_takes_a_second_press(house: Dashboard) -> None:
+    house.begin("unreadable", 'ask run sh -c "$STEPS"')
+    approval = house.pending("unreadable")
+    with house.visitor() as page:
+        open_item(page, house, approval)
+        expect(page.locator(".parts")).to_contain_text("nobody can know all that it runs")
+        expect(page.locator(".bar .filled")).to_contain_text("Deny")
+        press(page, "a", "[aria-label='Approve anyway']")
+        expect(page.locator(".bar")).to_contain_text("though nobody can know all that it runs?")
+        assert house.get(f"/approvals/{approval}")["status"] == "pending"
+        press(page, "a", ".outcome")
+    assert house.get(f"/approvals/{approval}")["status"] == "approved"
+
+
 def test_identical_asks_are_one_row_and_one_answer(house: Dashboard) -> None:
     for name in ("api", "web"):
         house.begin(name, "ask run npm ci")

@@ -22,7 +22,7 @@ export function Actions({ detail, members, next, split, seen, paintedAt, reload 
   const [second, setSecond] = useState(null); // when I answered as the second
   const all = members.length > 1;
   const outside = (detail.paths ?? []).some((path) => path.inside === false) || (detail.parts ?? []).some((part) => part.outside);
-  const risky = detail.injection_risk || outside;
+  const risky = detail.injection_risk || outside || Boolean(detail.unreadable); // what nobody can read to its end may do anything
   const withSupervisor = detail.needs === "supervisor";
   const pending = detail.status === "pending";
   const over = ms(detail.expires_at) <= now.value;
@@ -99,7 +99,7 @@ export function Actions({ detail, members, next, split, seen, paintedAt, reload 
   if (mode === "second") {
     return html`<footer class="bar open" role="group" aria-label="Approve anyway"><div>
       <b>${risky ? (detail.injection_risk ? "Approve it with signs of injection?"
-      : "Approve it, outside the workspace?") : "Approve it, without having seen its end?"}</b>
+      : outside ? "Approve it, outside the workspace?" : "Approve it, though nobody can know all that it runs?") : "Approve it, without having seen its end?"}</b>
       <p class="muted">Press again within 5 s. Your answer is in the trace.</p>${failed}</div>
       <div class="buttons"><button type="button" class="filled" onClick=${() => setMode(null)}>Back <${Key}>Esc<//></button>
         <button type="button" class="danger" disabled=${offline || sending} onClick=${press(approve)}>Yes, approve it <${Key}>a<//></button></div></footer>`;
