@@ -88,6 +88,18 @@ def test_its_handler_has_a_lock_to_enter() -> None:
             assert handler.handle(logging.makeLogRecord({"msg": "one thread may do so twice"}))
 
 
+def test_lines_reach_a_descriptor_which_has_no_lock() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading) as reader:
+        try:
+            with logging_to(writing, "info", Redactor()):
+                logger.info("one")
+                logger.info("two")
+        finally:
+            os.close(writing)
+        assert [line["message"] for line in lines(reader.read())] == ["one", "two"]
+
+
 def test_a_reader_that_stalls_does_not_hold_up_the_server() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "r") as reader, os.fdopen(writing, "w") as out:

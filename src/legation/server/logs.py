@@ -149,6 +149,10 @@ class _DescriptorWriter(logging.Handler):
     def createLock(self) -> None:  # noqa: N802 - logging's own name
         self.lock = None  # only the listener's thread writes
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        self.emit(record)  # from Python 3.13 on the inherited one enters the lock, there or not
+        return True
+
     def emit(self, record: logging.LogRecord) -> None:
         view = memoryview(f"{self.format(record)}\n".encode(errors="replace"))
         with suppress(OSError):  # a reader that went away or a full disk: there is nowhere to say so
