@@ -239,8 +239,7 @@ def test_the_browser_tells_of_what_comes_while_nobody_looks_and_nothing_that_an_
         page.evaluate("window.away = true")
         house.begin("unseen", "ask write a-name-of-the-agents.txt x")
         unseen = house.pending("unseen")
-        page.wait_for_function("told.length")
-        assert page.evaluate("told") == [
+        assert house.until(lambda: page.evaluate("told")) == [
             {"title": "Legation: one more waits for you", "tag": "legation", "body": "local"}
         ]
     for approval in (seen, unseen):

@@ -395,7 +395,9 @@ async def test_a_cancelled_start_leaves_no_child(
     launcher: ProcessLauncher, writer: Command, folder: Path, survivors: Count
 ) -> None:
     starting = asyncio.ensure_future(launcher.spawn(writer))
-    await until(lambda: listed(folder))
+    async with asyncio.timeout(LIMIT):
+        while not listed(folder):  # in every step of the loop: a pause would see it started
+            await asyncio.sleep(0)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -584,6 +586,7 @@ async def test_another_process_with_the_same_pid_is_never_adopted_nor_ended(
 ) -> None:
     found = await left(launcher, writer)
     try:
+        await until(lambda: len(survivors()) == 2)  # the keeper, and its program from when that has begun
         before = survivors()
         path = change(folder, **changes)
         with pytest.raises((NotFound, Conflict), match=r"^cannot adopt"):
