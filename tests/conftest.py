@@ -11,7 +11,7 @@ import httpcore2
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.postgres import Postgres, shared_postgres
-from tools.halves import left_out
+from tools.spread import PART, left_out
 
 # Whoever starts the tests in the background of a shell has them ignore SIGINT, and with them every program they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -44,44 +44,6 @@ def _default_ssl_context(*, _trust_env: bool = True) -> ssl.SSLContext:
 httpcore2.default_ssl_context = _default_ssl_context
 
 
-# Begun first, so that no process is left with one of them when the others are done. The end of a run says which belong here.
-LONG = (
-    *(
-        "test_newcomer.py",
-        "test_servers_real.py",
-        "test_restarts.py",
-        "test_adding.py",
-        "test_accessibility.py",
-        "test_waits.py",
-        "test_whole_server.py",
-        "test_claude_agent_acp.py",
-        "test_inbox_page.py",
-        "test_session_page.py",
-        "test_up.py",
-        "test_exec.py",
-        "test_access_table.py",
-        "test_retention_killed.py",
-        "test_growth.py",
-        "test_kill.py",
-        "test_detached.py",
-    ),
-    *(
-        "test_accepted.py",
-        "test_acp_agents.py",
-        "test_sandbox_agent_sdk.py",
-        "test_sessions_api.py",
-        "test_http.py",
-    ),
-    *(
-        "test_sessions.py",
-        "test_opened.py",
-        "test_real_sessions.py",
-        "test_asking_real.py",
-        "test_restart.py",
-    ),
-    *("test_crash.py", "test_confined.py", "test_hostile_repository.py", "test_sdks.py"),
-    *("test_real_server.py", "test_acp.py", "test_mischief.py", "test_wheel.py", "test_real_agent.py"),
-)
 TOLD = 10  # files that took longest
 GARBAGE = (
     20_000,
@@ -97,13 +59,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return left_out(collection_path, config.option.markexpr) or None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    places = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
-
-
 def pytest_collection_finish() -> None:
     """What is loaded by now stays: the collector need not look through it again and again."""
+    if gc.get_freeze_count():
+        return  # a process that takes files reads each by itself
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE)
@@ -126,7 +85,7 @@ def postgres_server(
 ) -> Iterator[Postgres]:
     """One for all processes of a run, started by the first test that asks for it."""
     own = tmp_path_factory.getbasetemp()
-    with shared_postgres(own.parent if hasattr(request.config, "workerinput") else own) as server:
+    with shared_postgres(own.parent.parent if request.config.getoption(PART, None) else own) as server:
         yield server
 
 

@@ -74,7 +74,7 @@ def test_who_passes_alone_is_named_last_and_the_run_is_green(tmp_path: Path, tex
 
 
 def test_a_test_that_ended_its_process_counts_as_failed_and_is_run_alone(tmp_path: Path) -> None:
-    code, said, last = run(tmp_path, STEADY + ONCE + KILLED, "-p", "xdist.plugin", "-n", "1")
+    code, said, last = run(tmp_path, STEADY + ONCE + KILLED, "-p", "tools.spread", "--processes", "1")
     assert code == 0, said
     assert {*last.removeprefix("unsteady: passed only when run alone: ").split(", ")} == {
         "test_planted.py::test_once",
