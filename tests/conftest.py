@@ -11,12 +11,15 @@ import httpcore2
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.postgres import Postgres, shared_postgres
+from tests.sqlite_template import use_template
 from tools.spread import PART, left_out
 
 # Whoever starts the tests in the background of a shell has them ignore SIGINT, and with them every program they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+use_template()
 
 # No test depends on being fast: examples that are slow to make on a busy machine are no defect.
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -60,9 +63,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: the collector need not look through it again and again."""
-    if gc.get_freeze_count():
-        return  # a process that takes files reads each by itself
+    """What is loaded by now stays: the collector need not look through it again and again. A process that takes files comes here for each."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE)

@@ -204,6 +204,7 @@ def test_every_function_that_opens_something_is_known() -> None:
     )
 
 
+@pytest.mark.heavy
 def test_the_table_of_ways_is_current() -> None:
     here = found()
     assert {

@@ -10,6 +10,8 @@ from tests.fresh_clone import fresh_clone, newcomer_environment
 
 import legation
 
+pytestmark = pytest.mark.heavy
+
 DASHBOARD = (
     "index.html",
     "app.js",

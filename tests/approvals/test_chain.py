@@ -447,6 +447,7 @@ CONTENTS = st.recursive(
 )
 
 
+@pytest.mark.heavy
 @settings(
     max_examples=40,
     deadline=None,

@@ -176,6 +176,7 @@ def _instructions(connection: sqlite3.Connection, work: Callable[[], Transaction
     return next(ticks)
 
 
+@pytest.mark.heavy
 @STATISTICS
 def test_on_sqlite_no_question_costs_more_on_a_longer_record(analyzed: bool) -> None:
     with (

@@ -237,12 +237,15 @@ LOADED = (
 
 
 def serve(door: socket.socket) -> None:
+    from tests.sqlite_template import use_template
+
     from legation.cli.main import COMMANDS
 
     for place, _ in COMMANDS.values():
         importlib.import_module(place.partition(":")[0])
     for name in LOADED:
         importlib.import_module(name)
+    use_template()
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGCHLD, _reap)

@@ -268,6 +268,7 @@ async def test_no_address_argument_or_answer_is_logged(
     assert re.search("canary|4711", caplog.text) is None
 
 
+@pytest.mark.heavy
 async def test_200_calls_at_once_do_not_wait_for_each_other(backend: Backend) -> None:
     backend.free.clear()
     async with tool(f"{backend.url}/") as one:

@@ -116,7 +116,9 @@ def first_times(count: int, *faults: Fault) -> object:
     return fault
 
 
-@pytest.mark.parametrize("fault", [500, 503, 408, 429, "reset", "lost", "hang"])
+@pytest.mark.parametrize(
+    "fault", [500, 503, 408, 429, "reset", "lost", pytest.param("hang", marks=pytest.mark.heavy)]
+)
 async def test_what_may_pass_is_tried_again_in_order(tmp_path: Path, fault: Fault) -> None:
     answer = 1.0 if fault == "hang" else 60.0
     times = ReportTimes(window=0.02, heartbeat=60, answer=answer, retry_first=0.01, retry_most=0.05)
@@ -213,6 +215,7 @@ async def test_what_was_not_accepted_is_sent_by_the_next_life_with_the_same_bodi
         assert len(set(again)) == 1
 
 
+@pytest.mark.heavy
 async def test_a_terminal_report_that_nobody_takes_is_kept(tmp_path: Path) -> None:
     async with Caller(fault=lambda each: 503 if each.report["sequence"] else None) as caller:
         async with reporting(tmp_path, caller) as rig:
@@ -254,6 +257,7 @@ async def test_it_ends_without_a_session(tmp_path: Path) -> None:
         assert report["snapshot"] == {"messages": [], "toolCalls": []}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "seed", [20, 21, *(pytest.param(each, marks=pytest.mark.slow) for each in range(22, 42))]
 )

@@ -100,6 +100,7 @@ def test_lines_reach_a_descriptor_which_has_no_lock() -> None:
         assert [line["message"] for line in lines(reader.read())] == ["one", "two"]
 
 
+@pytest.mark.heavy
 def test_a_reader_that_stalls_does_not_hold_up_the_server() -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "r") as reader, os.fdopen(writing, "w") as out:

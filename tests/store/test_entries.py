@@ -120,7 +120,9 @@ async def in_pages(log: EventLog, query: StreamQuery, limit: int) -> list[Stream
     return infos + await in_pages(log, query.behind(page[-1][0]), limit) if len(page) == limit else infos
 
 
-@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(each, marks=pytest.mark.heavy) if each == "jsonl" else each for each in ALL]
+)
 async def test_every_list_is_the_same_in_every_store_in_pages_of_any_size(kind: str, tmp_path: Path) -> None:
     async with EventLog(make_backend(kind, tmp_path)) as log:
         for workspace in ("local", "other"):

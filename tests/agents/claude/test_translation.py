@@ -264,6 +264,7 @@ def test_no_line_raises(type_: str, subtype: str, members: dict[str, object]) ->
     ClaudeTranslator().take(json.dumps({"type": type_, "subtype": subtype, **members}).encode())
 
 
+@pytest.mark.heavy
 @given(
     blocks=st.lists(
         st.dictionaries(st.sampled_from(["type", "text", "id", "input", "content", "name"]), _JSON),

@@ -93,6 +93,7 @@ async def test_each_error_ends_its_own_turn_though_idle_comes_twice() -> None:
     assert bench.kinds().count("notice") >= 5
 
 
+@pytest.mark.heavy
 async def test_a_start_that_an_abort_has_hit_is_made_anew_and_the_prompt_sent_again() -> None:
     bench = SessionByHand()
     answers = await replay("abort-during-bootstrap", bench)

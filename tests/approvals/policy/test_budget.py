@@ -86,6 +86,7 @@ def test_a_deny_behind_the_rule_that_used_up_the_budget_counts() -> None:
     assert "rule p:heavy used up" in verdict.reason
 
 
+@pytest.mark.heavy
 def test_the_budget_is_that_of_all_parts_of_a_command() -> None:
     """No part costs much, and there are many of them under many rules."""
     rules = [

@@ -77,6 +77,7 @@ MANY = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", MANY)
 def test_twice_as_many_rules_with_an_example_each_are_twice_the_work(
     monkeypatch: pytest.MonkeyPatch, kind: str
@@ -104,6 +105,7 @@ def test_twice_as_many_rules_with_an_example_each_are_twice_the_work(
     assert counts[1] <= 2.2 * counts[0]
 
 
+@pytest.mark.heavy
 def test_2000_rules_may_have_an_example_each() -> None:
     """They were refused: four million checks would have taken too long."""
     assert len(load_text(many(2000, MANY["tools"])).policies[0].rules) == 2000

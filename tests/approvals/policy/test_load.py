@@ -300,6 +300,7 @@ def test_very_many_problems_are_cut_short() -> None:
     assert refused.value.message.endswith("\n- and 200 more")
 
 
+@pytest.mark.heavy
 def test_more_examples_than_can_be_checked_in_time_are_refused() -> None:
     others = "".join(f"- {{id: r{number}, tools: '*z', action: allow}}\n" for number in range(1000))
     examples = ", ".join(["t"] * 1001)

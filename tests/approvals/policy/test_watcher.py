@@ -215,6 +215,7 @@ def test_nothing_is_looked_through_for_garbage_while_rules_are_read(
     assert watcher.current.policies[0].name == "two"
 
 
+@pytest.mark.heavy
 def test_a_rule_is_few_objects_for_whoever_looks_for_garbage(file: Path) -> None:
     """Full collections go through all of them at once: 48 a rule were 370 ms for ten thousand, and are 9 now."""
     count = 500

@@ -153,6 +153,7 @@ async def play(place: Path, steps: Sequence[str]) -> None:
         assert len(owner.accepted) == owner.sent
 
 
+@pytest.mark.heavy
 @given(st.lists(st.sampled_from(STEPS), max_size=20))
 @example(
     ["send", "wake", "write", "write", "look", "look"]

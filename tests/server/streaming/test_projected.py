@@ -198,6 +198,7 @@ def test_a_reading_has_few_events_at_a_time_or_few_bytes(sizes: list[int]) -> No
         assert sum(len(event.raw) for event in step[:-1]) < STEP_BYTES
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("schema", ["sandbox-agent", "universal"])
 async def test_checkpoints_do_not_keep_all_that_calls_said(schema: Schema) -> None:
     """INV-P2: each would keep those that were open when it was laid."""

@@ -69,6 +69,7 @@ def test_a_call_that_has_ended_takes_no_room_of_others(monkeypatch: pytest.Monke
     assert [each["status"] for each in items].count("failed") == 1  # the one that never ended
 
 
+@pytest.mark.heavy
 def test_the_end_of_a_message_joins_few_pieces_however_many_there_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -120,6 +120,7 @@ def test_brackets_in_texts_nest_nothing() -> None:
     assert item["content"][0]["text"] == '[{"\\' * 500
 
 
+@pytest.mark.heavy
 def test_a_text_without_an_end_is_looked_through_once() -> None:
     found = check(log(b"[" + b"[]," * 101 + b'"' + b'\\"' * 300_000))
     assert types(found)[-1] == "agent.unparsed"
