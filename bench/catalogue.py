@@ -74,8 +74,9 @@ RUNS_PICKUP = Candidate("runs-pick-up", "bench.runs", ("pickup",))
 RUNS_IDLE = Candidate("runs-idle", "bench.runs", ("idle",))
 HOT_SQLITE = Candidate("hot-sqlite", "bench.hot", ("sqlite",))
 HOT_POSTGRES = Candidate("hot-postgres", "bench.hot", ("postgres",))
-SUBMIT_SQLITE = Candidate("submissions-sqlite", "bench.submissions", ("sqlite",))
-SUBMIT_POSTGRES = Candidate("submissions-postgres", "bench.submissions", ("postgres",))
+SUBMIT_SQLITE = Candidate("submissions-sqlite", "bench.submissions", ("sqlite", "1"))
+SUBMIT_POSTGRES = Candidate("submissions-postgres", "bench.submissions", ("postgres", "1"))
+SUBMIT_BATCHES = Candidate("submissions-batches-postgres", "bench.submissions", ("postgres", "100"))
 INSTALL = Candidate("base-install", "bench.install")
 POSTS = "24000"
 HTTP = Candidate("legation-http", "bench.http_post", ("legation", POSTS))
@@ -268,10 +269,11 @@ BENCHMARKS = (
     Benchmark(
         "submissions",
         "runs of 1 KB submitted over HTTP by 32 clients, beside one-row commits from 32 connections; Postgres with fsync on",
-        (SUBMIT_SQLITE, SUBMIT_POSTGRES),
+        (SUBMIT_SQLITE, SUBMIT_POSTGRES, SUBMIT_BATCHES),
         (
             Target("SQLite: submissions/s", metric(SUBMIT_SQLITE, "submissions/s"), bound=500),
             Target("Postgres: of one-row commits/s", metric(SUBMIT_POSTGRES, "of commits"), bound=0.5),
+            Target("a hundred by a request: of one-row commits/s", metric(SUBMIT_BATCHES, "of commits")),
         ),
         only_by_name=True,
     ),

@@ -50,7 +50,7 @@ class Client(asyncio.Protocol):
         head, found, body = self._buffer.partition(b"\r\n\r\n")
         if not found or len(body) < _length(head):
             return
-        if not head.startswith(b"HTTP/1.1 201"):
+        if not head.startswith((b"HTTP/1.1 201", b"HTTP/1.1 200")) or b'"problem":{' in body:
             self.done.set_exception(RuntimeError(f"unexpected answer: {head[:80]!r}"))
             return
         self._buffer = b""

@@ -1,4 +1,5 @@
-"""Submission of runs over HTTP by 32 clients, 1 KB each, beside one-row commits from 32 connections to the same Postgres.
+"""Submission of runs over HTTP by 32 clients, 1 KB each, beside one-row commits from 32 connections to the same Postgres: each run by a
+request of its own, or a hundred by one.
 
 The server is a process of its own. On Postgres the data is on the disk and fsync is on; on SQLite there is the rate alone.
 """
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 
 CLIENTS = 32
 SUBMISSIONS = 3_200
+BATCHED = 12_800
 COMMITS = 6_400
 WARM_UP = 640
 START_LIMIT = 60.0  # seconds; the server's time
 TOKEN = "bench-token-of-thirty-two-letters"
-BODY = json.dumps({"agent": "rehearsal", "prompt": "x" * 1000}).encode()
+RUN = {"agent": "rehearsal", "prompt": "x" * 1000}
 RATE, COMMIT_RATE, PART, CPU = "submissions/s", "commits/s", "of commits", "CPU µs/submission"
 
 _LISTENING = re.compile(rb"listening on http://127\.0\.0\.1:(\d+)")
@@ -73,14 +75,18 @@ def _port(process: subprocess.Popen[bytes], said: Path) -> int:
     return int(found[1])
 
 
-async def load(port: int, count: int) -> None:
+async def load(port: int, count: int, batch: int) -> None:
+    body = json.dumps(RUN if batch == 1 else {"runs": [RUN] * batch}).encode()
+    path = "/v1/runs" if batch == 1 else "/v1/runs:batch"
     request = (
-        f"POST /v1/runs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(BODY)}\r\n\r\n"
-    ).encode() + BODY
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
     loop = asyncio.get_running_loop()
     clients = [
-        (await loop.create_connection(lambda: Client(request, count // CLIENTS), "127.0.0.1", port))[1]
+        (await loop.create_connection(lambda: Client(request, count // batch // CLIENTS), "127.0.0.1", port))[
+            1
+        ]
         for _ in range(CLIENTS)
     ]
     async with asyncio.timeout(LOAD_LIMIT):
@@ -107,16 +113,17 @@ async def commits(url: str, count: int) -> float:
     return count / spent
 
 
-def measure(kind: str, scratch: Path) -> Sample:
+def measure(kind: str, batch: int, scratch: Path) -> Sample:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True, dir=scratch) as folder:
         os.chmod(folder, 0o755)  # noqa: PTH101 - once, and Postgres runs as another user
         home = Path(folder, "home")
         home.mkdir(mode=0o700)
         with _postgres(Path(folder)) if kind == "postgres" else nullcontext() as postgres:
-            return _measure(home, postgres)
+            return _measure(home, postgres, batch)
 
 
-def _measure(home: Path, postgres: Postgres | None) -> Sample:
+def _measure(home: Path, postgres: Postgres | None, batch: int) -> Sample:
+    count = SUBMISSIONS if batch == 1 else BATCHED
     more = {}
     if postgres is not None:
         names = ("LEGATION_VAULT_KEY", "LEGATION_TOKEN_PEPPER", "LEGATION_COOKIE_KEY")
@@ -127,11 +134,11 @@ def _measure(home: Path, postgres: Postgres | None) -> Sample:
         if postgres is not None:
             sample[COMMIT_RATE] = runner.run(commits(postgres.new_database().reveal(), COMMITS))
         with server(home, more) as (pid, port):
-            runner.run(load(port, WARM_UP))
+            runner.run(load(port, WARM_UP, 1))
             cpu, wall = cpu_seconds(pid), time.perf_counter()
-            runner.run(load(port, SUBMISSIONS))
+            runner.run(load(port, count, batch))
             wall, cpu = time.perf_counter() - wall, cpu_seconds(pid) - cpu
-    sample |= {RATE: SUBMISSIONS / wall, CPU: cpu / SUBMISSIONS * 1e6}
+    sample |= {RATE: count / wall, CPU: cpu / count * 1e6}
     if COMMIT_RATE in sample:
         sample[PART] = sample[RATE] / sample[COMMIT_RATE]
     return sample
@@ -146,4 +153,4 @@ def _postgres(folder: Path) -> Iterator[Postgres]:
 
 
 if __name__ == "__main__":
-    emit(measure(sys.argv[1], Path(sys.argv[2])))
+    emit(measure(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])))

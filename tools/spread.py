@@ -7,9 +7,11 @@ The first process reads no test. It starts the others, and says what they have t
 that ended it has failed, and another process goes on behind that one.
 """
 
+import ctypes
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -19,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.runner import collect_one_node
 
 PROCESSES, PART, GO_ON = "--processes", "--part", "--go-on"
+PR_SET_PDEATHSIG = 1
 LOOK = 0.2  # seconds between two looks at what the others said
 ENDS = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 SAID = 2000  # characters of the last words of one that ended before its time
@@ -79,6 +83,9 @@ class Part:
     """One of the processes that run tests."""
 
     def __init__(self, folder: Path, config: pytest.Config) -> None:
+        ctypes.CDLL(None).prctl(
+            PR_SET_PDEATHSIG, signal.SIGKILL
+        )  # it ends with the one that started it, however that ends
         self._files: list[str] = json.loads((folder.parent / "files").read_text())
         self._taken = folder.parent / "taken"
         self._behind: str | None = config.getoption(GO_ON)
@@ -86,11 +93,41 @@ class Part:
         self._lines: list[str] = []
         self._file = (folder / "reports").open("w")
         self._phases: list[pytest.TestReport] = []  # of the test that runs
-        self._reads = False
+        self._modules: dict[str, pytest.Collector] = {}
+        self._wanted: str | None = None
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_collection(self) -> bool | None:
-        return None if self._reads else True  # each file by itself, when it is taken
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        """Find the files first; from then on read the one that is wanted. What others do around a collection is done around each."""
+        if self._wanted is None:
+            session.perform_collect(genitems=False)
+            return True
+        session.items = []
+        if (module := self._modules.get(self._wanted)) is not None:
+            session.items = [*session.genitems(module)]
+        hook = self._config.hook
+        hook.pytest_collection_modifyitems(session=session, config=self._config, items=session.items)
+        hook.pytest_collection_finish(session=session)
+        return True
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: Sequence[pytest.Item | pytest.Collector]) -> None:
+        if (
+            self._wanted is None
+        ):  # here, as what is not gone through by the end of a collection has no fixtures
+            for node in items:
+                self._find(node)
+
+    def _find(self, node: pytest.Item | pytest.Collector) -> None:
+        """Keep the files below a node. Folders are gone through once, as the fixtures of their `conftest.py` belong to them."""
+        if isinstance(node, pytest.Directory):
+            report = collect_one_node(node)
+            if not report.passed:
+                node.ihook.pytest_collectreport(report=report)
+            for each in report.result if report.passed else ():
+                self._find(each)
+        elif isinstance(node, pytest.Collector):
+            self._modules[os.path.relpath(node.path)] = node
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -119,7 +156,7 @@ class Part:
 
     def _read(self, session: pytest.Session, file: str) -> list[pytest.Item]:
         self._tell("file", file)
-        self._config.args, self._reads = [file], True
+        self._wanted = file
         self._config.hook.pytest_collection(session=session)
         return [*session.items]
 

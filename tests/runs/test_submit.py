@@ -2,19 +2,25 @@
 
 import hashlib
 
+import msgspec
 import pytest
 
 from legation.runs.submit import check_names, request_hash
 from legation.runs.templates import template_hash
 from legation.secret import looks_secret
 from legation.wire.api.runs import (
+    EmptyPlace,
+    GitPlace,
     NewTemplate,
     ProviderKey,
+    RunCleanup,
     RunEnvironment,
     RunSecrets,
     RunSpec,
     RunSubmission,
+    RunTimeouts,
 )
+from legation.wire.api.sessions import LocalMcp
 
 # A-SEC-11, and what people call such things besides.
 SECRET = (
@@ -70,3 +76,33 @@ def test_no_secret_is_in_the_hash_of_a_request() -> None:
     assert request_hash(
         RunSubmission(agent="rehearsal", prompt="x", priority="high"), SPEC, None
     ) != request_hash(given, SPEC, None)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {
+            "workspace": EmptyPlace(),
+            "timeouts": RunTimeouts(),
+            "mcp_servers": {},
+            "environment": RunEnvironment(),
+        },
+        {"workspace": GitPlace(url="https://host.example/x"), "timeouts": RunTimeouts(run=5), "model": "m"},
+        {"mcp_servers": {"s": LocalMcp(command="x", args=("a",))}, "cleanup": RunCleanup(retain=True)},
+    ],
+)
+def test_a_request_has_the_hash_that_earlier_releases_gave_it(more: dict[str, object]) -> None:
+    spec = RunSpec(agent="rehearsal", prompts=["a", ""], **more)  # type: ignore[arg-type]
+    said = {"run": spec, "template": None, "variables": {}, "priority": "normal"}
+    plain = msgspec.json.encode(without_open(msgspec.to_builtins(said)), order="sorted")
+    found = request_hash(RunSubmission(agent="rehearsal", prompt="a"), spec, None)
+    assert found == hashlib.sha256(plain).hexdigest()
+
+
+def without_open(value: object) -> object:
+    """As it was written first: everything in builtins, what is None or empty left out."""
+    if isinstance(value, dict):
+        said = {name: without_open(each) for name, each in value.items()}
+        return {name: each for name, each in said.items() if each not in (None, {}, [])}
+    return [without_open(each) for each in value] if isinstance(value, list | tuple) else value

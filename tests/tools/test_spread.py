@@ -70,6 +70,21 @@ def test_a_fixture_of_the_run_is_made_once_in_a_process(tmp_path: Path) -> None:
     assert (tmp_path / "ended").read_text() == "x"
 
 
+def test_fixtures_of_a_folder_are_there_for_each_of_its_files(tmp_path: Path) -> None:
+    for folder in (tmp_path / "sub", tmp_path / "sub" / "deep"):
+        folder.mkdir()
+        (folder / "conftest.py").write_text(
+            f"import pytest\n@pytest.fixture\ndef name(): return '{folder.name}'\n"
+        )
+        for number in range(3):
+            text = f"def test_{folder.name}_{number}(name): assert name == '{folder.name}'\n"
+            (folder / f"test_{folder.name}_{number}.py").write_text(text)
+    for folders in ((), ("sub/deep", "sub")):
+        code, said = run(tmp_path, "--processes", "1", *folders)
+        assert code == 0, said
+        assert "6 passed" in said
+
+
 def test_a_failure_is_told_and_counts(tmp_path: Path) -> None:
     code, said = run(tmp_path, a=FAILS, m=PID.format("m"), z=FAILS)
     assert code == pytest.ExitCode.TESTS_FAILED, said

@@ -206,8 +206,7 @@ class RunSubmitter:
             )
 
     async def _entry(self, name: str) -> CatalogueEntry:
-        known = next((each for each in KNOWN if name in (each.name, *each.aliases)), None)
-        return known or await self._find_agent(name)
+        return _known().get(name) or await self._find_agent(name)
 
     async def _spec(self, workspace: str, given: RunSubmission) -> tuple[StoredTemplate | None, RunSpec]:
         if given.template is None:
@@ -228,6 +227,11 @@ class RunSubmitter:
         if any(isinstance(each, Submitted) and each.created for each in outcomes):
             self._database.notify(TOPIC)
         return outcomes
+
+
+@cache
+def _known() -> Mapping[str, CatalogueEntry]:
+    return {name: each for each in reversed(KNOWN) for name in (*each.aliases, each.name)}
 
 
 # Safe under read committed: rows have new random ids; a key that another used meanwhile breaks the unique index, and then all of
@@ -358,8 +362,9 @@ def check_names(given: RunSubmission | RunSpec) -> None:
 
 def _secret_names(value: object, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, msgspec.Struct):
-        for member, name, secret in _members(type(value)):
-            if (each := getattr(value, member)) is not None:
+        for member, name, secret, default in _members(type(value)):
+            each = getattr(value, member)
+            if each is not None and each is not default:
                 yield from _named_secret(each, f"{path}.{name}", name, secret=secret)
     elif isinstance(value, dict):
         for name, each in value.items():
@@ -380,11 +385,15 @@ def _named_secret(value: object, path: str, name: str, *, secret: bool) -> Itera
 
 
 @cache
-def _members(kind: type[msgspec.Struct]) -> Sequence[tuple[str, str, bool]]:
-    """List the members of a shape, with their names in JSON, and which of those look secret; without the one carrier."""
-    names = zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True)
+def _members(kind: type[msgspec.Struct]) -> Sequence[tuple[str, str, bool, object]]:
+    """List the members of a shape, with their names in JSON, which of those look secret, and what they are where nothing is said;
+    without the one carrier."""
     carrier = "secrets" if kind is RunSubmission else None
-    return [(member, name, looks_secret(name)) for member, name in names if member != carrier]
+    return [
+        (each.name, each.encode_name, looks_secret(each.encode_name), each.default)
+        for each in msgspec.structs.fields(kind)
+        if each.name != carrier
+    ]
 
 
 def _secrets_in_address(text: str, path: str) -> Iterator[tuple[str, str]]:

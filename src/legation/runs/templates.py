@@ -7,7 +7,9 @@ INV-T2  Its text is sealed; beside it stand its name, its hash and its size.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 import msgspec
@@ -51,21 +53,45 @@ def template_hash(new: NewTemplate) -> str:
 
 def digest_of(said: object) -> str:
     """Hash what is said, without what is left open: a member that a later release adds changes no hash."""
-    return hashlib.sha256(msgspec.json.encode(_said(msgspec.to_builtins(said)), order="sorted")).hexdigest()
+    return hashlib.sha256(msgspec.json.encode(_said(said), order="sorted")).hexdigest()
 
 
 def _said(value: object) -> object:
+    if isinstance(value, RunSpec):
+        return _said_of_spec(value)
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.to_builtins(value)
     if isinstance(value, dict):
         members = ((name, _said(each) if isinstance(each, _NESTED) else each) for name, each in value.items())
-        return {
-            name: each
-            for name, each in members
-            if each is not None and (each or not isinstance(each, _NESTED))
-        }
+        return {name: each for name, each in members if _is_said(each)}
     return [_said(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-_NESTED: Final = (dict, list, tuple)  # most members are none of these, or open
+def _said_of_spec(spec: RunSpec) -> dict[str, object]:
+    found = {}
+    for member, name, default, said in _spec_members():
+        each = getattr(spec, member)
+        if each is not default:
+            said = _said(each) if isinstance(each, _NESTED) else each
+        if _is_said(said):
+            found[name] = said
+    return found
+
+
+@cache
+def _spec_members() -> Sequence[tuple[str, str, object, object]]:
+    """List the members, with their names in JSON, and their defaults with what these say: most members of most runs are left open."""
+    return [
+        (each.name, each.encode_name, each.default, _said(each.default))
+        for each in msgspec.structs.fields(RunSpec)
+    ]
+
+
+def _is_said(value: object) -> bool:
+    return value is not None and (bool(value) or not isinstance(value, _NESTED))
+
+
+_NESTED: Final = (dict, list, tuple, msgspec.Struct)  # most members are none of these, or open
 
 
 def add_template(

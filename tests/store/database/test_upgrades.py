@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.approvals.installation import NOW, Installation
-from tests.postgres import EMPTY
+from tests.postgres import EMPTY, Postgres
 from tests.runs.rig import CountingProvider, Rig, folder_blobs, tell, until_packed
 from tests.store.database.databases import BOTH, Either, make
 from tests.store.installation import add_workspaces, new_sealer
@@ -201,6 +201,17 @@ async def test_what_an_update_adds_to_a_table_postgres_knows_of_at_once(
         await database.migrate()
         known = "select null_frac from pg_stats where tablename = 'content_key' and attname = 'purged_at'"
         assert [row["null_frac"] for row in await database.read(_run, known)] == [1]
+
+
+async def test_no_table_of_a_new_postgres_is_known_to_be_empty(postgres: Postgres) -> None:
+    """One that is, is read whole for each row that names it: by the plan of a foreign key, which a connection makes once."""
+    async with PostgresDatabase(postgres.new_database()) as database:
+        await database.migrate()
+        async with database._connection() as connection:
+            empty = await connection.fetch(
+                "select relname from pg_class where relkind = 'r' and reltuples = 0 and relnamespace = 'legation'::regnamespace"
+            )
+    assert [row["relname"] for row in empty] == []
 
 
 @pytest.mark.parametrize("dialect", BOTH)

@@ -89,11 +89,13 @@ end $$;
 """  # noqa: S608 - our own schema name
 
 # After an update: what a new column holds is known to nobody before, and of a small table not for months. A plan that takes
-# a column for empty reads the record once for each of its rows.
+# a column for empty reads the record once for each of its rows. A table without a row is left out: one that is known to be empty
+# is read whole wherever a foreign key names it, by every connection that planned so, until it is analyzed again.
 _ANALYZE: Final = f"""
-do $$ declare name text; begin
+do $$ declare name text; filled boolean; begin
   for name in select tablename from pg_tables where schemaname = '{SCHEMA}' loop
-    execute format('analyze {SCHEMA}.%I', name);
+    execute format('select exists (select from {SCHEMA}.%I)', name) into filled;
+    if filled then execute format('analyze {SCHEMA}.%I', name); end if;
   end loop;
 end $$;
 """  # noqa: S608 - our own schema name
@@ -170,6 +172,8 @@ class PostgresDatabase:
                     # A page is in the order of the one index that has all it is asked for. Sorting what an index with a
                     # part of it finds is for Postgres as good, until that part is most of the record.
                     "enable_incremental_sort": "off",
+                    # And reading what is found in the order of the disk, to be sorted then, is as good for it until there are statistics.
+                    "enable_bitmapscan": "off",
                     # Of a statement that is a transaction by itself, whatever the owner has set for others.
                     "default_transaction_isolation": "read committed",
                 },

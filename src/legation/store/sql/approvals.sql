@@ -33,9 +33,10 @@ and requester_kind = :kind and requester = :requester
 limit :most;
 
 -- name: claim
--- Of a pending one that is waited for, and that nobody has claimed any more, or the caller has, or somebody of lower level.
+-- Of a pending one that is waited for, and that nobody has claimed any more, or the caller has, or somebody of lower level. The
+-- `coalesce`, here and below, has Postgres look for the id alone: where it has no statistics yet it goes through all that is pending.
 update approval set claimed_by = :by, claimed_level = :level, claimed_until = :until
-where workspace_id = :workspace and id = :id and status = 'pending' and expires_at > :now
+where workspace_id = :workspace and id = :id and coalesce(status, '') = 'pending' and expires_at > :now
 and (claimed_until is null or claimed_until <= :now or claimed_by = :by or claimed_level < :level)
 and (outlives = 1 or exists (
   select 1 from holder, pulse where holder.id = approval.holder and holder.seen + holder.grace > pulse.ms
@@ -45,7 +46,7 @@ and (outlives = 1 or exists (
 -- To a person. Whoever held it has given it away.
 update approval set needs = 'person', escalated_at = :now, escalated_by = :by, look_at = :now,
   claimed_by = null, claimed_level = null, claimed_until = null
-where workspace_id = :workspace and id = :id and status = 'pending' and needs = 'supervisor' and expires_at > :now
+where workspace_id = :workspace and id = :id and coalesce(status, '') = 'pending' and needs = 'supervisor' and expires_at > :now
 returning *;
 
 -- name: resolve
@@ -53,7 +54,7 @@ returning *;
 -- was read, by whom it may be answered and who has claimed it.
 update approval set status = :status, resolved_at = :now, expires_at = :expires_at, confidence = :confidence,
   resolver_kind = :resolver_kind, resolver = :resolver, resolver_user = :resolver_user, resolver_level = :level
-where workspace_id = :workspace and id = :id and status = 'pending' and expires_at > :now
+where workspace_id = :workspace and id = :id and coalesce(status, '') = 'pending' and expires_at > :now
 and (needs = 'supervisor' or cast(:level as integer) >= 2) and policy_version = :policy_version
 and coalesce(reviewers, '') = coalesce(cast(:reviewers as text), '')
 and coalesce(claimed_by, '') = coalesce(cast(:claimed_by as text), '')
@@ -66,7 +67,7 @@ and (outlives = 1 or exists (
 -- By a grant that covers it, while it is pending and waited for: whatever it needs, the grant is a person's.
 update approval set status = 'approved', resolved_at = :now, expires_at = :expires_at,
   resolver_kind = :resolver_kind, resolver = :resolver, resolver_level = :level
-where workspace_id = :workspace and id = :id and status = 'pending' and expires_at > :now
+where workspace_id = :workspace and id = :id and coalesce(status, '') = 'pending' and expires_at > :now
 and (outlives = 1 or exists (
   select 1 from holder, pulse where holder.id = approval.holder and holder.seen + holder.grace > pulse.ms
 )) returning *;
@@ -76,7 +77,7 @@ and (outlives = 1 or exists (
 update approval set action_digest = :action_digest, policy_version = :policy_version, policy_rule = :policy_rule,
   verdict = :verdict, needs = :needs, reviewers = :reviewers, group_key = :group_key,
   look_at = case when notified_at is null then :now else look_at end
-where workspace_id = :workspace and id = :id and status = 'pending' and expires_at > :now returning *;
+where workspace_id = :workspace and id = :id and coalesce(status, '') = 'pending' and expires_at > :now returning *;
 
 -- name: end_open
 -- Without an effect: only while it could still have one.
@@ -136,7 +137,7 @@ and id = any (array(select json_array_elements_text(cast(:ids as json))));
 -- name: note_notice
 -- That people are notified: one of many servers does it, whoever comes first.
 update approval set notified_at = coalesce(notified_at, :now), look_at = cast(:next as bigint)
-where workspace_id = :workspace and id = :id and status = 'pending' and needs = 'person' and look_at = :look_at
+where workspace_id = :workspace and id = :id and coalesce(status, '') = 'pending' and needs = 'person' and look_at = :look_at
 and expires_at > :now returning *;
 
 -- name: next_look
