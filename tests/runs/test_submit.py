@@ -94,7 +94,7 @@ def test_no_secret_is_in_the_hash_of_a_request() -> None:
 )
 def test_a_request_has_the_hash_that_earlier_releases_gave_it(more: dict[str, object]) -> None:
     spec = RunSpec(agent="rehearsal", prompts=["a", ""], **more)  # type: ignore[arg-type]
-    said = {"run": spec, "template": None, "variables": {}, "priority": "normal"}
+    said: dict[str, object] = {"run": spec, "template": None, "variables": {}, "priority": "normal"}
     plain = msgspec.json.encode(without_open(msgspec.to_builtins(said)), order="sorted")
     found = request_hash(RunSubmission(agent="rehearsal", prompt="a"), spec, None)
     assert found == hashlib.sha256(plain).hexdigest()

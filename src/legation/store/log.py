@@ -56,8 +56,13 @@ READ_BYTES = 512 * 1024  # what a subscriber that is behind reads at once
 NAME_BYTES = 300  # of a stream's name: a client's id of 256 bytes, and a word before it
 FILE_NAME_BYTES = 200  # of one that is a file's name too, percent-encoded
 AT_ONCE = 500  # entries of a list that are read together, where all are asked for
-MAX_GROUP = 512  # ops in one transaction
 GROUP_BYTES = 512 * 1024  # of its events: what would be more is a commit of its own, unless it is the first
+# Of a flood, whose operations are this long on average, the next commit waits for this part of a group or this long: each writes some
+# of SQLite's units anew, whatever it holds.
+FLOOD_BYTES = 8 * 1024
+FLOOD_SHARE = GROUP_BYTES // 2
+FLOOD_PAUSE = 0.004  # seconds; its neighbours' time
+MAX_GROUP = 512  # ops in one transaction
 RETRY_FIRST = 0.05  # seconds to the next try after a failed commit: the disk's time, not the agent's
 RETRY_MOST = 2.0
 CLOSE_TRIES = 3  # how often a closing log tries to save what is left
@@ -392,7 +397,7 @@ class Writer:
     """Group commit: one thread that commits whatever waits in the `queue`, as one unit, again and again. `tell` takes what
     is said to the owner over to its thread.
 
-    There is no linger: the time a commit takes is the time in which the next group gathers. When a commit fails,
+    There is no linger but for a flood: the time a commit takes is the time in which the next group gathers. When a commit fails,
     a strict operation in it is refused and the appends are kept, in order, and tried again with what came since;
     each op is reported exactly once, as committed, postponed (and later committed), or refused.
 
@@ -411,6 +416,7 @@ class Writer:
         self._tell = tell
         self._sleep = sleep
         self.queue: queue.SimpleQueue[Op | None] = queue.SimpleQueue()
+        self._is_flood = False  # what the last commit was of
         self._next: Op | None = None  # taken from the queue, and too much for the group before it
         self._unsaved: list[Op] = []
         self._retry = 0.0
@@ -434,6 +440,7 @@ class Writer:
         """Take what waits, up to a strict one; sleep until there is something, or until it is time to try again."""
         fresh: list[Op] = []
         size = 0
+        until = time.monotonic() + FLOOD_PAUSE if self._is_flood else 0.0
         try:
             op = self._next or self.queue.get(timeout=self._retry if self._unsaved else None)
             self._next = None
@@ -441,14 +448,17 @@ class Writer:
                 size += op.size if isinstance(op, Append) else 0
                 if fresh and size > GROUP_BYTES:
                     self._next = op
-                    return fresh
+                    break
                 fresh.append(op)
                 if len(fresh) >= MAX_GROUP or not isinstance(op, Append | Create | KeepCheckpoint):
-                    return fresh
-                op = self.queue.get_nowait()
-            self._closing = True
+                    break
+                left = until - time.monotonic() if until and size < FLOOD_SHARE else 0.0
+                op = self.queue.get(timeout=left) if left > 0 else self.queue.get_nowait()
+            else:
+                self._closing = True
         except queue.Empty:
             pass
+        self._is_flood = size > FLOOD_BYTES * len(fresh)
         return fresh
 
     def _save(self, fresh: list[Op]) -> None:

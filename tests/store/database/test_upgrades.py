@@ -26,6 +26,7 @@ from legation.runs.states import RunState
 from legation.secret import Secret
 from legation.server import inbox
 from legation.store.database import migrations, postgres
+from legation.store.database.postgres import PostgresDatabase
 from legation.store.database.transaction import Rows, Transaction, parse
 from legation.store.secrets.sealer import KeyRing, Sealer, encode, make_key
 from legation.testing.clock import FakeClock

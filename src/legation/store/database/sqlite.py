@@ -63,8 +63,6 @@ def connect(path: Path, page_size: int = 4096) -> sqlite3.Connection:
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = on")  # what is deleted or replaced is overwritten
         connection.execute("pragma foreign_keys = on")
-        # What a statement may have to take back is in memory: in files it was a quarter of what an agent's flood had written.
-        connection.execute("pragma temp_store = memory")
         connection.execute(f"pragma wal_autocheckpoint = {WAL_BYTES // page_size}")
     except BaseException:
         connection.close()
