@@ -27,6 +27,7 @@ from legation.store.secrets.sealer import new_key_text
 
 OWNER, PASSING, RATIO = "owner CPU µs/event", "passing CPU µs/event", "passing/owner"
 SIDE: Final = "legation-sessions"
+PATIENCE: Final = 30.0  # seconds for one of twenty that read a long record at once, on a busy machine
 
 
 async def readers_of(session: Session, server: Server, count: int, events: int = 0) -> list[Reader]:
@@ -51,7 +52,7 @@ async def spent(how: str, count: int, events: int, size: int, owner: Server, pas
         before = owner.cpu(), passing.cpu()
         readers = await readers_of(session, passing, count, events)
         for reader in readers:
-            await arrived(session, reader)
+            await arrived(session, reader, PATIENCE)
     else:
         readers = await readers_of(session, passing, count)
         await prompted(session, readers, f"flood {WARM_UP} {size}", WARM_UP)

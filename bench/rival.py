@@ -49,11 +49,11 @@ FLOODING = (sys.executable, "-S", "-E", str(HERE / "rival_agent.py"))
 IDLE = ("/bin/sh", str(HERE / "rival_idle_agent.sh"))
 
 
-async def arrived(session: Session, reader: Reader) -> None:
+async def arrived(session: Session, reader: Reader, silence: float = SILENCE) -> None:
     """All of it, or all that will come."""
     async with asyncio.timeout(LIMIT):
         while not reader.done.is_set():
-            if session.is_idle and time.perf_counter() - max(reader.last, session.ended) > SILENCE:
+            if session.is_idle and time.perf_counter() - max(reader.last, session.ended) > silence:
                 return
             await asyncio.wait([asyncio.ensure_future(reader.done.wait())], timeout=SILENCE / 4)
 

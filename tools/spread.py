@@ -27,6 +27,8 @@ PROCESSES, PART, GO_ON = "--processes", "--part", "--go-on"
 PR_SET_PDEATHSIG = 1
 LOOK = 0.2  # seconds between two looks at what the others said
 ENDS = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+END_LIMIT = 60.0  # seconds from an end that was told to that of its process: that of whatever lasts as long
+INTERRUPT_LIMIT = 20.0  # seconds for an interrupted test to end what it has started
 SAID = 2000  # characters of the last words of one that ended before its time
 TOLD = 20  # times in a run that it is said how far it is
 # Begun first, so that no process is left with one of them when the others are done: the end of a run says which belong here. Then the
@@ -72,7 +74,8 @@ def _not(marks: str) -> re.Pattern[str] | None:
 def files_to_run(names: Sequence[str], marks: str) -> list[Path]:
     """The files of these folders, in the order in which they are taken."""
     places = {name: place for place, name in enumerate(LONG)}
-    found = {path for name in names for path in Path(name).resolve().rglob("test_*.py")}
+    given = [Path(name).resolve() for name in names]
+    found = {path for each in given for path in ([each] if each.is_file() else each.rglob("test_*.py"))}
     return sorted(
         (path for path in found if not left_out(path, marks)),
         key=lambda path: (places.get(path.name, len(LONG)), -path.stat().st_size, path),
@@ -105,6 +108,10 @@ class Part:
         session.items = []
         if (module := self._modules.get(self._wanted)) is not None:
             session.items = [*session.genitems(module)]
+        else:
+            self.pytest_collectreport(
+                pytest.CollectReport(self._wanted, "failed", "pytest does not find it", [])
+            )
         hook = self._config.hook
         hook.pytest_collection_modifyitems(session=session, config=self._config, items=session.items)
         hook.pytest_collection_finish(session=session)
@@ -184,9 +191,10 @@ class Part:
         self._file.flush()
         self._lines = []
 
+    @pytest.hookimpl(trylast=True)  # behind what is taken down with the run: that may fail
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         if exitstatus in ENDS:
-            self._tell("end", None)
+            self._tell("end", int(exitstatus))
 
     def pytest_unconfigure(self) -> None:
         self._file.close()
@@ -203,7 +211,8 @@ class Process:
         self._file = self._reports.open()
         self._rest = ""
         self.file, self.test = "", ""
-        self._is_done = False
+        self._status: int | None = None  # with which it means to end, and since when
+        self._told_at = 0.0
         go_on = [f"{GO_ON}={behind}"] if behind is not None else []
         with self._output.open("w") as output:
             self._process = subprocess.Popen(
@@ -218,12 +227,14 @@ class Process:
 
     @property
     def is_over(self) -> bool:
+        if self._status is not None and time.monotonic() - self._told_at > END_LIMIT:
+            self._process.kill()
         return self._process.poll() is not None
 
     @property
     def is_done(self) -> bool:
-        """Whether it came to its end: said so, and ended as pytest does."""
-        return self._is_done and self._process.returncode in ENDS
+        """Whether it came to its end: said so, and ended as it said."""
+        return self._status is not None and self._process.returncode == self._status
 
     def news(self) -> Iterator[tuple[str, Any]]:
         """What it has told since the last look."""
@@ -235,16 +246,24 @@ class Process:
                 case "test":
                     self.test = what
                 case "end":
-                    self._is_done = True
+                    self._status, self._told_at = what, time.monotonic()
             yield kind, what
 
     def last_words(self) -> str:
         said = self._output.read_text(errors="replace")[-SAID:]
         return f"its process ended before its time, with {self._process.returncode}; it said last:\n{said}"
 
+    def interrupt(self) -> None:
+        """Have it end what its test has started, where the run does not come to its end."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+
     def close(self) -> None:
-        self._process.kill()  # where the run did not come to its end
-        self._process.wait()
+        try:
+            self._process.wait(INTERRUPT_LIMIT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._file.close()
 
 
@@ -255,6 +274,7 @@ class Whole:
         self._config = config
         self._others: list[Process] = []
         self._tests = 0
+        self._begun: set[str] = set()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self) -> bool:
@@ -287,11 +307,15 @@ class Whole:
         session.testscollected = self._tests
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
+        for file in sorted({os.path.relpath(path) for path in files} - self._begun):
+            self._report(pytest.CollectReport(file, "failed", "no process has begun it", []))
         return True
 
     def _hear(self, kind: str, what: Any) -> bool:
         """Say what another process told; whether it was that it has begun a file."""
-        if kind == "test":
+        if kind == "file":
+            self._begun.add(what)
+        elif kind == "test":
             self._tests += 1
         elif kind == "passed":
             nodeid, location, seconds = what
@@ -328,5 +352,7 @@ class Whole:
             reporter.write_line(text)
 
     def pytest_unconfigure(self) -> None:
+        for each in self._others:
+            each.interrupt()
         for each in self._others:
             each.close()

@@ -85,6 +85,21 @@ def test_fixtures_of_a_folder_are_there_for_each_of_its_files(tmp_path: Path) ->
         assert "6 passed" in said
 
 
+def test_what_fails_when_the_run_is_taken_down_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pytest\n@pytest.fixture(scope='session')\ndef one():\n    yield\n    raise OSError('as planted')\n"
+    )
+    code, said = run(tmp_path, a="def test_it(one): pass\n")
+    assert code == pytest.ExitCode.TESTS_FAILED, said
+    assert "as planted" in said
+
+
+def test_a_file_may_be_named(tmp_path: Path) -> None:
+    code, said = run(tmp_path, "test_a.py", a=PID.format("a"), b=PID.format("b"))
+    assert code == 0, said
+    assert "1 passed" in said
+
+
 def test_a_failure_is_told_and_counts(tmp_path: Path) -> None:
     code, said = run(tmp_path, a=FAILS, m=PID.format("m"), z=FAILS)
     assert code == pytest.ExitCode.TESTS_FAILED, said
@@ -127,8 +142,9 @@ def test_processes_that_cannot_begin_are_no_success(tmp_path: Path) -> None:
     )
     code, said = run(tmp_path, m=PID.format("m"))
     assert code == pytest.ExitCode.TESTS_FAILED, said
-    assert "2 errors" not in said  # there is one file, so there was one process
+    assert "2 errors" in said  # one process, for there is one file, and that file
     assert "its process ended before its time" in said
+    assert "no process has begun it" in said
 
 
 def test_what_is_skipped_and_what_is_expected_to_fail_is_told(tmp_path: Path) -> None:

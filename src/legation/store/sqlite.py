@@ -314,10 +314,15 @@ class SqliteBackend:
     def _commit(self, ops: Sequence[Op]) -> None:
         run = self._writer.execute
         appends = [op for op in ops if isinstance(op, Append)]
-        if len(appends) == len(ops):
+        checkpoints = [op for op in ops if isinstance(op, KeepCheckpoint)]
+        if len(appends) + len(checkpoints) == len(ops):
             pages = [page for op in appends for page in self._pages(op)]
             if len(pages) <= AT_ONCE:
+                # Each is a transaction by itself, and events come first. In one of several SQLite writes what it may have to take back
+                # of each into a file, which is as long as the events are.
                 self._insert(pages)
+                for each in checkpoints:
+                    self._apply(each)
                 return
             self._heads.clear()  # nothing of them is stored yet
         run("begin immediate")

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 TAIL_EVENTS = 16_384  # recent events kept for subscribers that keep up; the others read from the store
 TAIL_BYTES = 8 * 1024 * 1024
-GROWTH_EVENTS, GROWTH_BYTES = 4000, 4 * 1024 * 1024  # after which it is told that a stream has grown
+GROWTH_EVENTS, GROWTH_BYTES = 1000, 4 * 1024 * 1024  # after which it is told that a stream has grown
 SLICE_EVENTS, SLICE_BYTES = 2_000, 4 * 1024 * 1024  # that are numbered before others have their turn
 
 

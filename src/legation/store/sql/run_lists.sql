@@ -35,9 +35,10 @@ select heard_at, seen_at from runner where workspace_id = :workspace and id = :i
 select needs from approval where workspace_id = :workspace and id = :id;
 
 -- name: template
--- By its id or its hash.
-select id, name, hash, bytes, created_at, created_by from run_template
-where workspace_id = :workspace and (id = :name or hash = :name);
+-- By its id or its hash, each by its index; no text is both.
+select id, name, hash, bytes, created_at, created_by from run_template where workspace_id = :workspace and id = :name
+union all
+select id, name, hash, bytes, created_at, created_by from run_template where workspace_id = :workspace and hash = :name;
 
 -- name: templates
 select id, name, hash, bytes, created_at, created_by from run_template
