@@ -25,6 +25,8 @@ KILLS = pytest.mark.parametrize("kills", [10, pytest.param(25, marks=pytest.mark
 ON_ONE_LOG = 5  # kills, then a new log
 ROOT = Path(__file__).parents[2]
 STARTING = 0.6  # seconds in which a host is starting, and its agent
+LINES = 200  # that a viewer has seen of a host before it is killed, unless that is killed while it starts
+SHOWN_LIMIT = 60.0  # seconds for them, which only a broken machine takes
 RUNNING = 0.4  # seconds of turns, up to which it is killed
 REAP_LIMIT = 60.0  # seconds for killed processes to be gone: the machine's time
 DEATH_LIMIT = 60.0  # seconds for an agent that was just being started to find that its client is gone
@@ -48,8 +50,17 @@ def run_until_killed(kind: str, place: Path, seen: Path, chance: random.Random) 
         else:
             assert host.stdout.readline() == b"up\n"
             time.sleep(chance.uniform(0, RUNNING))
+            until_shown(seen, LINES)  # on a busy machine that takes longer
         assert host.poll() is None, "it ended by itself"
         host.kill()
+
+
+def until_shown(seen: Path, lines: int) -> None:
+    """Wait until so many events were seen."""
+    deadline = time.monotonic() + SHOWN_LIMIT
+    while sum(map(len, shown(seen).values())) < lines:
+        assert time.monotonic() < deadline, "nothing is shown"
+        time.sleep(0.01)
 
 
 def shown(seen: Path) -> dict[str, dict[int, int]]:

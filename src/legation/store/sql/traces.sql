@@ -92,15 +92,13 @@ where c.workspace_id = :workspace and c.trace_id in (select value from json_each
 and c.name in (select value from json_each(:names)) order by c.server, c.seq;
 
 -- name: contents_of [postgres]
--- What was said in some traces, with the keys it opens with; `names` are the wanted ones. All that was said in a trace is looked up, then
--- the key of each (`offset` keeps them in that order), or Postgres would go through all of these names, or with each of few keys.
+-- What was said in some traces, with the keys it opens with; `names` are the wanted ones. All that was said in these traces is looked
+-- up, then the key of each (`offset` keeps them in that order): or Postgres would go through all of these names, or with each of few keys.
 select c.server, c.seq, c.name, c.trace_id, c.owner, c.body, k.key_id, k.wrapped_key
-from json_array_elements_text(cast(:traces as json)) as t (value)
-cross join lateral (
+from (
   select server, seq, name, trace_id, workspace_id, owner, body from trace_content
-  where workspace_id = :workspace and trace_id = t.value offset 0
-) c
-cross join lateral (
+  where workspace_id = :workspace and trace_id = any (array(select json_array_elements_text(cast(:traces as json)))) offset 0
+) c cross join lateral (
   select key_id, wrapped_key from content_key
   where workspace_id = c.workspace_id and owner = c.owner and purged_at is null offset 0
 ) k
