@@ -27,7 +27,7 @@ from legation.wire.action import Ask, Decision
 from legation.wire.event_types import Diagnostic
 from legation.wire.events import Draft, Event
 
-LIMIT = 60.0  # seconds of real time that one test may take, starts of agents on a busy machine included
+LIMIT = 150.0  # seconds of real time that one test may take, starts of agents on a busy machine included
 
 
 # What every agent's life brings; the rest is trouble.
