@@ -63,7 +63,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded by now stays: the collector need not look through it again and again. A process that takes files comes here for each."""
+    """What is loaded by now stays: the collector need not look through it again and again."""
+    if gc.get_freeze_count():
+        return  # a process that takes files comes here for each
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GARBAGE)
