@@ -36,9 +36,9 @@ BODY = json.dumps(
 class Client(asyncio.Protocol):
     """Sends the next request when the answer to the last one is whole."""
 
-    def __init__(self, request: bytes, count: int) -> None:
+    def __init__(self, request: bytes, count: int, status: bytes = b"201") -> None:
         self.done = asyncio.get_running_loop().create_future()
-        self._request, self._left = request, count
+        self._request, self._left, self._status = request, count, status
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -50,7 +50,7 @@ class Client(asyncio.Protocol):
         head, found, body = self._buffer.partition(b"\r\n\r\n")
         if not found or len(body) < _length(head):
             return
-        if not head.startswith((b"HTTP/1.1 201", b"HTTP/1.1 200")) or b'"problem":{' in body:
+        if not head.startswith(b"HTTP/1.1 " + self._status) or b'"problem":{' in body:
             self.done.set_exception(RuntimeError(f"unexpected answer: {head[:80]!r}"))
             return
         self._buffer = b""

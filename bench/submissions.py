@@ -77,16 +77,18 @@ def _port(process: subprocess.Popen[bytes], said: Path) -> int:
 
 async def load(port: int, count: int, batch: int) -> None:
     body = json.dumps(RUN if batch == 1 else {"runs": [RUN] * batch}).encode()
-    path = "/v1/runs" if batch == 1 else "/v1/runs:batch"
+    path, status = ("/v1/runs", b"201") if batch == 1 else ("/v1/runs:batch", b"200")
     request = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAuthorization: Bearer {TOKEN}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     ).encode() + body
     loop = asyncio.get_running_loop()
     clients = [
-        (await loop.create_connection(lambda: Client(request, count // batch // CLIENTS), "127.0.0.1", port))[
-            1
-        ]
+        (
+            await loop.create_connection(
+                lambda: Client(request, count // batch // CLIENTS, status), "127.0.0.1", port
+            )
+        )[1]
         for _ in range(CLIENTS)
     ]
     async with asyncio.timeout(LOAD_LIMIT):

@@ -1,7 +1,7 @@
 """A plugin for pytest (`-p tools.spread --processes N`): N processes, each of which takes a file when it is done with its last.
 
 A file is read by the process that runs its tests and by no other. Of processes of xdist each reads every file, and each phase of each
-test is a message: a tenth of the time of all tests, a quarter of that of the quick ones. Here a test that passed is one line in a file.
+test is a message: one part in sixteen of the CPU of all tests, a quarter of the time of the quick ones. Here a test that passed is one line in a file.
 
 The first process reads no test. It starts the others, and says what they have to say. Where one of them ends before its time, the test
 that ended it has failed, and another process goes on behind that one.
