@@ -7,8 +7,9 @@ import pytest
 
 from legation.errors import StorageFailed
 from legation.store.codec import Append, Create, SetState
+from legation.store.database.sqlite import WAL_BYTES
 from legation.store.log import EventLog
-from legation.store.sqlite import AT_ONCE, PAGE_BYTES, SqliteBackend
+from legation.store.sqlite import AT_ONCE, DISK_PAGE, PAGE_BYTES, SqliteBackend
 from legation.wire.events import Draft, Event
 
 
@@ -17,6 +18,20 @@ async def test_every_commit_is_synced(tmp_path: Path) -> None:
         writer = log._backend._writer  # type: ignore[attr-defined]
         assert writer.execute("pragma synchronous").fetchone() == (2,)
         assert writer.execute("pragma journal_mode").fetchone() == ("wal",)
+
+
+@pytest.mark.parametrize("unit", [None, 32 * 1024], ids=["made now", "made by an earlier release"])
+async def test_a_log_is_merged_by_its_size_whatever_its_units(tmp_path: Path, unit: int | None) -> None:
+    path = tmp_path / "log.db"
+    if unit is not None:
+        with closing(sqlite3.connect(path)) as earlier:
+            earlier.executescript(f"pragma page_size = {unit}; pragma auto_vacuum = incremental; vacuum")
+    async with EventLog(SqliteBackend(path)) as log:
+        await (await log.stream("ses_a")).append([Draft("x", b"%d" % number) for number in range(100)])
+        writer = log._backend._writer  # type: ignore[attr-defined]
+        [(size,)] = writer.execute("pragma page_size").fetchall()
+        [(units,)] = writer.execute("pragma wal_autocheckpoint").fetchall()
+    assert (size, size * units) == (unit or DISK_PAGE, WAL_BYTES)
 
 
 async def test_a_batch_becomes_few_rows(tmp_path: Path) -> None:

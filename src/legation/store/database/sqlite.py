@@ -63,7 +63,9 @@ def connect(path: Path, page_size: int = 4096) -> sqlite3.Connection:
         connection.execute("pragma synchronous = full")
         connection.execute("pragma secure_delete = on")  # what is deleted or replaced is overwritten
         connection.execute("pragma foreign_keys = on")
-        connection.execute(f"pragma wal_autocheckpoint = {WAL_BYTES // page_size}")
+        # In units of the file, which keeps those that it was made with.
+        (unit,) = connection.execute("pragma page_size").fetchone()
+        connection.execute(f"pragma wal_autocheckpoint = {WAL_BYTES // unit}")
     except BaseException:
         connection.close()
         raise
