@@ -556,6 +556,7 @@ async def test_the_reaper_ends_what_a_killed_keeper_left(
     launcher: ProcessLauncher, writer: Command, folder: Path, survivors: Count
 ) -> None:
     found = await left(launcher, writer)
+    await until(survivors)  # for a moment after it has begun, the system shows no arguments of it
     os.kill(found.pid, signal.SIGKILL)
     until_dead(found.pid)
     assert len(survivors()) == 1
