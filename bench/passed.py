@@ -33,7 +33,8 @@ PATIENCE: Final = 30.0  # seconds for one of twenty that read a long record at o
 async def readers_of(session: Session, server: Server, count: int, events: int = 0) -> list[Reader]:
     """Connect them to that server, whoever has the session; they expect what is there already."""
     loop = asyncio.get_running_loop()
-    readers = [Reader(server.reading(f"{session.events}/sse"), session.member) for _ in range(count)]
+    request = server.reading(f"{session.events}/sse")
+    readers = [Reader(request, session.member, is_cut=True) for _ in range(count)]
     for reader in readers:
         reader.expect(events)
         await loop.create_connection(lambda reader=reader: reader, "127.0.0.1", server.port)  # type: ignore[misc]
