@@ -53,6 +53,7 @@ SNAPSHOT_BYTES: Final = 64 * 1024  # of the log, or its own size, between two th
 BEYOND: Final = 2**62  # above all numbers
 PASSED_AT_ONCE: Final = 8  # steps of which nothing is shown
 STORED_AT_ONCE: Final = 20_000  # events that are passed while whoever reads that session waits
+ROOMY: Final = 128 * 1024  # bytes of rows: more than a step makes that only goes on with a message
 ALIGNED: Final = 16  # events: only every so many may have a checkpoint because of their bytes
 
 Fold: TypeAlias = Projector | MessageProjector
@@ -458,24 +459,43 @@ class _LogWalk:
             if event.seq > until:
                 at = len(events)
                 break
-            if near < len(rows) <= limit and fold.sequence > after - STRIDE:
-                self._boundary = Checkpoint(self._at, fold.copy())
-            found = feed_whole(event) if lacking and fold.sequence >= after else feed(event)
-            if found is None:
-                break
-            at += 1
-            for each in found:
-                if each.sequence > after:
-                    made = row(each, event, include_raw=include_raw)
-                    rows.append(made)
-                    self._room -= len(made.raw) + len(made.native)
-            self._at = event.seq
-            if not event.seq % apart or (is_due and not event.seq % ALIGNED):
+            # Before these no boundary is needed, nor is there an end.
+            most = 1 + max(near - len(rows), after - STRIDE - fold.sequence)
+            gone_on: Sequence[ProjectedRow] = ()
+            if most > 1 and self._room > ROOMY and not include_raw:
+                last = min(until, self._next_place(is_due=is_due))
+                behind = bisect_right(events, last, at, min(at + most, len(events)), key=_seq)
+                gone_on = fold.go_on(events[at:behind], 0, framed=False)
+            if gone_on:
+                self._show([each for each in gone_on if each.seq > after])
+                at += len(gone_on)
+            else:
+                if near < len(rows) <= limit and fold.sequence > after - STRIDE:
+                    self._boundary = Checkpoint(self._at, fold.copy())
+                found = feed_whole(event) if lacking and fold.sequence >= after else feed(event)
+                if found is None:
+                    break
+                self._show(
+                    [row(each, event, include_raw=include_raw) for each in found if each.sequence > after]
+                )
+                at += 1
+            self._at = events[at - 1].seq
+            if not self._at % apart or (is_due and not self._at % ALIGNED):
                 is_due = False
                 self._store()
             full = len(rows) > limit or (self._room < 0 and len(rows) > 0)
         self._passed += sum([len(event.raw) for event in events[start:at]])
         return at, full
+
+    def _next_place(self, *, is_due: bool) -> int:
+        """The next event behind which there is a checkpoint."""
+        unit, at = self._checkpoints.apart, self._at
+        place = at + unit - at % unit
+        return min(place, at + ALIGNED - at % ALIGNED) if is_due else place
+
+    def _show(self, rows: Sequence[ProjectedRow]) -> None:
+        self._rows += rows
+        self._room -= sum([len(each.raw) + len(each.native) for each in rows])
 
     def _pass_over(self, events: Sequence[Event]) -> None:
         """Feed them for their numbers alone, up to the one that is wanted."""

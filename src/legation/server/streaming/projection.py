@@ -253,17 +253,16 @@ async def _parts(projection: Projection, after: int, left: int) -> AsyncIterator
     opening = _OPENING
     while True:
         found = await projection.read(WantedRows(after, until, rows=left, room=CHUNK_BYTES))
-        texts = [opening]
-        for at, each in enumerate(found.rows):
-            texts += (b",",) if at else ()
+        texts: list[bytes] = []  # with a comma between each two
+        for each in found.rows:
             if each.rest:
-                yield b"".join(texts)
-                texts = []
+                yield opening + b",".join([*texts, b""])
                 async for piece in in_pieces(each.parts, CHUNK_BYTES):
                     yield bytes(piece)
+                opening, texts = b"", [b""]
             else:
                 texts.append(each.raw)
-        part = b"".join(texts)
+        part = opening + b",".join(texts)
         if found.rows:
             after, left, opening = found.rows[-1].seq, left - len(found.rows), b","
         if found.end is not None or not found.rows:

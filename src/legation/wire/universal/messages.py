@@ -357,7 +357,7 @@ class MessageProjector:
         """The last one that was given out."""
         return self.items.messages.sequence
 
-    def go_on(self, events: Sequence[Event], start: int) -> list[ProjectedRow]:  # noqa: ARG002 - there are no deltas
+    def go_on(self, events: Sequence[Event], start: int, *, framed: bool = True) -> list[ProjectedRow]:  # noqa: ARG002 - there are no deltas
         return []
 
     def feed(self, event: Event) -> list[ProjectedMessage]:

@@ -127,7 +127,8 @@ def _unwrapped(value: object) -> object:
 
 FRAME: Final = b"id: %d\ndata: %b\n\n"  # how a live body shows a JSON text: one line of UTF-8 (INV-U5)
 DELTA: Final = b'{"event_id":"evt_%d","sequence":%d,"time":%b,%b,"delta":'
-DELTA_END: Final = b'},"raw":null}\n\n'
+DELTA_END_BARE: Final = b'},"raw":null}'
+DELTA_END: Final = DELTA_END_BARE + b"\n\n"
 FRAME_START, _FRAME_END = FRAME.split(b"%b")
 DELTA_FRAME: Final = FRAME_START + DELTA
 
@@ -192,7 +193,6 @@ _DELTA_HEAD: Final = (
     b'"data":{"item_id":%b,"native_item_id":%b'
 )
 
-_DELTA_END: Final = DELTA_END.rstrip()
 _encode = msgspec.json.Encoder().encode
 _from_timestamp = datetime.fromtimestamp
 
@@ -344,7 +344,7 @@ class ProjectedEvent(msgspec.Struct, frozen=True, gc=False):
 
     def _delta(self) -> tuple[bytes, bytes, bytes]:
         head = DELTA % (self.sequence, self.sequence, time_text(self.cause.at), self.head)
-        return head, self.literal, _DELTA_END
+        return head, self.literal, DELTA_END_BARE
 
     def encode(self, include_raw: bool = False) -> bytes:
         if self.literal and not (include_raw and self.has_raw):

@@ -427,10 +427,10 @@ class Projector:
             self._life.begin(self._out)
         _TAKES.get(type(payload), Projector._state)(self, payload)
 
-    def go_on(self, events: Sequence[Event], start: int) -> list[ProjectedRow]:
-        """The frames of the events from there on, one each, as far as they only go on with a message: of a hundred
+    def go_on(self, events: Sequence[Event], start: int, *, framed: bool = True) -> list[ProjectedRow]:
+        """The rows of the events from there on, one each, as far as they only go on with a message: of a hundred
         events ninety-nine do. Without `raw`. What comes next is for `feed`."""
-        return self._text.go_on(self._out, events, start)
+        return self._text.go_on(self._out, events, start, framed=framed)
 
     # Its text, which need not be there (INV-U8).
 

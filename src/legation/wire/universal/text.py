@@ -30,7 +30,10 @@ from legation.wire.acp.updates import Image as ImageBlock
 from legation.wire.events import UPDATE_TYPES, WHOLE, Event, Span
 from legation.wire.universal import shapes
 from legation.wire.universal.output import (
+    DELTA,
+    DELTA_END_BARE,
     DELTA_FRAME,
+    LONG_TEXT,
     Outbox,
     ProjectedRow,
     json_bytes,
@@ -306,8 +309,10 @@ class TextItems:
         out.delta(self._item_id, self._native_id, text, head=self._head, literal=literal)
         return True
 
-    def go_on(self, out: Outbox, events: Sequence[Event], start: int) -> list[ProjectedRow]:
-        """As `goes_on`, for as many events as do so: a frame each, as `Outbox.delta` would have it."""
+    def go_on(
+        self, out: Outbox, events: Sequence[Event], start: int, *, framed: bool = True
+    ) -> list[ProjectedRow]:
+        """As `goes_on`, for as many events as do so: a row each, as `Outbox.delta` would have it, and framed or not."""
         rows: list[ProjectedRow] = []
         template = self._template
         if template is None or self._size > MOST_TEXT:
@@ -326,11 +331,18 @@ class TextItems:
                 read_text(literal)
             except jsontext.READ_ERRORS:
                 break
+            if not framed and len(literal) > LONG_TEXT:
+                break
             keep(literal)
             size += len(literal)
             sequence += 1
-            start_of = DELTA_FRAME % (sequence, sequence, sequence, time_text(event.at), head)
-            show(ProjectedRow(sequence, event.at, "item.delta", start_of, literal, cause=event.seq))
+            at_text = time_text(event.at)
+            if framed:
+                start_of = DELTA_FRAME % (sequence, sequence, sequence, at_text, head)
+                show(ProjectedRow(sequence, event.at, "item.delta", start_of, literal, cause=event.seq))
+            else:
+                text = DELTA % (sequence, sequence, at_text, head) + literal + DELTA_END_BARE
+                show(ProjectedRow(sequence, event.at, "item.delta", text, cause=event.seq))
             if size > MOST_TEXT:
                 break
         self._length, self._size, out.sequence = len(self._pieces), size, sequence
