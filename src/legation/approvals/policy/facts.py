@@ -189,11 +189,12 @@ class RuleFolder(msgspec.Struct, frozen=True):
     def holds(self, path: str, real: str | None) -> Truth:
         if real is None:
             return UNKNOWN
-        inside, by_name = contains(self.firm, real), contains(self.named, normal(path))
-        if inside and self.carried:  # INV-F2
-            return YES if by_name or contains(self.firm, normal(path)) else UNKNOWN
-        if inside:
+        inside = contains(self.firm, real)
+        if inside and not self.carried:
             return YES
+        by_name = contains(self.named, normal(path))
+        if inside:  # INV-F2
+            return YES if by_name or contains(self.firm, normal(path)) else UNKNOWN
         return UNKNOWN if by_name or self.full is None or contains(self.full, real) else NO
 
 
