@@ -1,9 +1,9 @@
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from legation import clock
 from legation.clock import new_id
 
 MOMENT = 1_700_000_000_000
@@ -40,10 +40,20 @@ def test_threads_never_get_the_same_id() -> None:
     assert len(set(made)) == len(made)
 
 
-def test_forked_processes_do_not_make_the_same_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("later", [0, 1], ids=["in the same millisecond", "in the next one"])
+def test_forked_processes_do_not_make_the_same_ids(later: int) -> None:
+    def made() -> list[str]:
+        return [new_id("ses", now_ms=MOMENT + later) for _ in range(10)]
+
     new_id("ses", now_ms=MOMENT)
-    inherited = clock._last
-    parent = [new_id("ses", now_ms=MOMENT) for _ in range(10)]
-    monkeypatch.setattr(clock, "_last", inherited)
-    child = [new_id("ses", now_ms=MOMENT) for _ in range(10)]
-    assert not set(parent) & set(child)
+    told, telling = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(telling, " ".join(made()).encode())
+        os._exit(0)
+    parent = made()
+    assert os.waitpid(child, 0) == (child, 0)
+    its = os.read(told, 4096).decode().split()
+    os.close(told)
+    os.close(telling)
+    assert len(its) == 10
+    assert not set(parent) & set(its)

@@ -219,6 +219,62 @@ async def test_what_comes_while_a_group_is_under_way_is_the_next_group() -> None
     assert [str(each) for each in found] == ["0", "odd", "20", "odd", "40", "odd"]
 
 
+async def test_a_full_group_does_not_wait_for_the_one_before_it() -> None:
+    begun: list[list[int]] = []
+    go = asyncio.Event()
+
+    async def serve(_key: str, values: list[int]) -> list[int]:
+        begun.append(values)
+        await go.wait()
+        return values
+
+    together = Groups("test", serve, most=2, at_once=2)
+    adding = [asyncio.create_task(together.add("k", 0))]
+    for number in range(1, 6):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        adding.append(asyncio.create_task(together.add("k", number)))
+    async with asyncio.timeout(LIMIT):
+        while len(begun) < 2:
+            await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        # The second began when it was full and more were there; what is behind it waits, though a group of it would be full.
+        assert begun == [[0], [1, 2]]
+        go.set()
+        assert await asyncio.gather(*adding) == [0, 1, 2, 3, 4, 5]
+        assert await together.add("k", 6) == 6
+    assert begun == [[0], [1, 2], [3, 4], [5], [6]]
+
+
+async def test_many_that_are_added_at_once_have_their_own_results_and_those_of_a_caller_that_has_gone_are_in_no_group() -> (
+    None
+):
+    groups: list[list[int]] = []
+    go = asyncio.Event()
+
+    async def serve(_key: str, values: list[int]) -> list[int | Exception]:
+        groups.append(values)
+        await go.wait()
+        return [ValueError("odd") if value % 2 else value * 10 for value in values]
+
+    together = Groups("test", serve, most=2)
+    assert await together.add_each("k", []) == []
+    first = asyncio.create_task(together.add_each("k", [0, 1, 2]))
+    gone = asyncio.create_task(together.add_each("k", [4, 5]))
+    last = asyncio.create_task(together.add("k", 6))
+    async with asyncio.timeout(LIMIT):
+        while not groups:
+            await asyncio.sleep(0)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        go.set()
+        assert [str(each) for each in await first] == ["0", "odd", "20"]
+        assert await last == 60
+    assert groups == [[0, 1], [2, 6]]
+
+
 async def test_one_whose_time_is_up_when_it_is_cancelled_is_no_complaint() -> None:
     complaints, go = list[dict[str, Any]](), asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))

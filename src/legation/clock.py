@@ -108,14 +108,33 @@ def _minutes(ms: int) -> str:
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u to misread
 _PAIRS: Final = tuple(a + b for a in _ALPHABET for b in _ALPHABET)  # ten bits at a time: half the steps
 _TIME_SHIFTS: Final = tuple(range(40, -1, -10))  # 10 characters
-_CHANCE_SHIFTS: Final = tuple(range(70, -1, -10))  # 16 characters
-_CHANCE_BYTES: Final = 10
+_CHANCE_BYTES: Final = 10  # 16 characters
+_HALF: Final = (1 << 40) - 1
+_DRAWN: Final = 4096  # random bytes at a time: for each id by itself, they are most of its time
 
 _lock = threading.Lock()
 _last = (0, "0" * 10, 0)  # millisecond, as it is written, and chance of the id made last
+_drawn = memoryview(b"")  # random bytes that no id has yet
 
 
-def new_id(prefix: str, *, now_ms: int | None = None, random: Callable[[int], bytes] = os.urandom) -> str:
+def _draw(count: int) -> bytes:
+    global _drawn
+    if len(_drawn) < count:
+        _drawn = memoryview(os.urandom(_DRAWN))
+    drawn, _drawn = bytes(_drawn[:count]), _drawn[count:]
+    return drawn
+
+
+def _begin_in_fork() -> None:
+    """Leave what is drawn already to the process that was forked."""
+    global _drawn, _lock
+    _drawn, _lock = memoryview(b""), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_begin_in_fork)
+
+
+def new_id(prefix: str, *, now_ms: int | None = None, random: Callable[[int], bytes] = _draw) -> str:
     """Make an id. Within one millisecond of one process later ids sort later; no id tells how many were made before it."""
     global _last
     ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
@@ -128,4 +147,8 @@ def new_id(prefix: str, *, now_ms: int | None = None, random: Callable[[int], by
             stamp = "".join([_PAIRS[ms >> shift & 1023] for shift in _TIME_SHIFTS])
             chance = int.from_bytes(random(_CHANCE_BYTES)) >> 1  # the upper half is room for steps
         _last = (ms, stamp, chance)
-    return f"{prefix}_{stamp}{''.join([_PAIRS[chance >> shift & 1023] for shift in _CHANCE_SHIFTS])}"
+    pairs, high, low = _PAIRS, chance >> 40, chance & _HALF
+    return (
+        f"{prefix}_{stamp}{pairs[high >> 30]}{pairs[high >> 20 & 1023]}{pairs[high >> 10 & 1023]}{pairs[high & 1023]}"
+        f"{pairs[low >> 30]}{pairs[low >> 20 & 1023]}{pairs[low >> 10 & 1023]}{pairs[low & 1023]}"
+    )

@@ -50,14 +50,21 @@ class Groups(Generic[_K, _V, _T]):
     """Work that goes together: whatever comes for a key while its last group is under way is the next group.
 
     `serve` is given the values of a group in their order, at most `most`, and returns the result or the error of each; what it
-    raises is the error of all. A caller that is cancelled before its group has begun is not in it."""
+    raises is the error of all. A caller that is cancelled before its group has begun is not in it. A full group need not wait for the
+    last one: up to `at_once` of a key are under way together."""
 
     def __init__(
-        self, name: str, serve: Callable[[_K, list[_V]], Awaitable[Sequence[_T | Exception]]], most: int
+        self,
+        name: str,
+        serve: Callable[[_K, list[_V]], Awaitable[Sequence[_T | Exception]]],
+        most: int,
+        at_once: int = 1,
     ) -> None:
         self._serve = serve
         self._most = most
+        self._at_once = at_once
         self._lines: dict[_K, list[tuple[_V, asyncio.Future[_T]]]] = {}  # of those that are being served
+        self._serving: dict[_K, int] = {}  # by how many at once
         self._tasks = TaskSet(name)
 
     async def add(self, key: _K, value: _V, limit: float | None = None) -> _T:
@@ -65,11 +72,7 @@ class Groups(Generic[_K, _V, _T]):
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_T] = loop.create_future()
         mine = value, done
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = []
-            self._tasks.start(self._run(key, line))
-        line.append(mine)
+        line = self._line_with(key, [mine])
         # A timer and no more: to wait by `asyncio.wait` costs as much as everything else here.
         late = None if limit is None else loop.call_later(limit, self._give_up, line, mine)
         try:
@@ -81,6 +84,40 @@ class Groups(Generic[_K, _V, _T]):
         finally:
             if late is not None:
                 late.cancel()
+
+    async def add_each(self, key: _K, values: Sequence[_V]) -> list[_T | Exception]:
+        """Wait for all of them: the result or the error of each."""
+        if not values:
+            return []
+        loop = asyncio.get_running_loop()
+        mine: list[tuple[_V, asyncio.Future[_T]]] = [(value, loop.create_future()) for value in values]
+        line = self._line_with(key, mine)
+        try:
+            # One by one: most are done when it is their turn, and to wait by `asyncio.gather` costs more than all else here.
+            found: list[_T | Exception] = []
+            for _, done in mine:
+                try:
+                    found.append(await done)
+                except Exception as error:  # noqa: BLE001 - told to whoever waits for it
+                    found.append(error)
+            return found
+        except asyncio.CancelledError:
+            for _, done in mine:
+                done.cancel()
+            line[:] = [each for each in line if not each[1].cancelled()]
+            raise
+
+    def _line_with(
+        self, key: _K, more: list[tuple[_V, asyncio.Future[_T]]]
+    ) -> list[tuple[_V, asyncio.Future[_T]]]:
+        line = self._lines.setdefault(key, [])
+        line += more
+        serving = self._serving.get(key, 0)
+        while serving == 0 or (serving < self._at_once and len(line) > serving * self._most):
+            serving += 1
+            self._serving[key] = serving
+            self._tasks.start(self._run(key, line))
+        return line
 
     @staticmethod
     def _give_up(line: list[tuple[_V, asyncio.Future[_T]]], mine: tuple[_V, asyncio.Future[_T]]) -> None:
@@ -103,7 +140,9 @@ class Groups(Generic[_K, _V, _T]):
                     done.set_exception(result)
                 else:
                     done.set_result(result)
-        del self._lines[key]
+        self._serving[key] -= 1
+        if not self._serving[key]:
+            del self._lines[key], self._serving[key]
 
 
 class UnderWay:

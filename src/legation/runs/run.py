@@ -187,8 +187,7 @@ _READ: Final = {
 _PLAIN: Final = tuple(name for name in Run.__dataclass_fields__ if name not in _READ)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewRun:
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run to be added. What was submitted goes, sealed, into the stream `SUBMISSION` of its content in the same transaction."""
 
     id: str

@@ -9,12 +9,12 @@ INV-M4  A key of a workspace names one run for ever: the same request again is t
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -63,6 +63,10 @@ from legation.wire.api.sessions import LocalMcp, RemoteMcp
 from legation.wire.principal import Principal
 
 MOST_AT_ONCE: Final = 64  # runs that are added by one transaction: some milliseconds of work
+GROUPS_AT_ONCE: Final = (
+    2  # transactions that add runs of a workspace: one is made while the database does another
+)
+READY_AT_ONCE: Final = 10  # runs of a batch that are sealed before others have their turn: a millisecond
 MOST_VARIABLES: Final = 64  # A-ENV-14, this one and the next three
 VARIABLE_BYTES: Final = 4096
 VARIABLES_BYTES: Final = 65536
@@ -99,8 +103,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
 FindAgent: TypeAlias = Callable[[str], Awaitable[CatalogueEntry]]
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(msgspec.Struct, frozen=True):
     """`created` is false where the key was used before, for the same; else `view` is the run as it is in the queue."""
 
     run_id: str
@@ -108,8 +111,7 @@ class Submitted:
     view: RunView | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Ready:
+class _Ready(msgspec.Struct, frozen=True):
     """A submission that was found good, sealed."""
 
     by: Principal
@@ -139,12 +141,36 @@ class RunSubmitter:
         self._caps = caps
         self._find_agent = find_agent
         self._policies = policies
-        self._groups = Groups("legation-runs", self._add_together, MOST_AT_ONCE)
+        self._groups = Groups("legation-runs", self._add_together, MOST_AT_ONCE, GROUPS_AT_ONCE)
 
     async def submit(self, by: Principal, given: RunSubmission, key: str | None = None) -> Submitted:
         """Keep a run, or find the one that its key names."""
-        ready = await self._ready(by, given, key)
+        ready = await self._ready(by, given, key, {})
         return await self._groups.add(by.workspace, ready)
+
+    async def submit_each(
+        self, by: Principal, given: Sequence[RunSubmission | LegationError]
+    ) -> list[Submitted | LegationError]:
+        """Keep many; of each what became of it. What could not be read is an error already."""
+        templates: dict[str, StoredTemplate] = {}
+        fates: list[_Ready | Submitted | LegationError] = []
+        for number, each in enumerate(given, 1):
+            try:
+                fates.append(
+                    each if isinstance(each, LegationError) else await self._ready(by, each, None, templates)
+                )
+            except LegationError as error:
+                fates.append(error)
+            if number % READY_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        added = iter(
+            await self._groups.add_each(by.workspace, [each for each in fates if isinstance(each, _Ready)])
+        )
+        found = [next(added) if isinstance(each, _Ready) else each for each in fates]
+        for fate in found:
+            if not isinstance(fate, Submitted | LegationError):
+                raise fate
+        return cast(list[Submitted | LegationError], found)
 
     async def resume(self, by: Principal, run: Run, secrets: RunSecrets | None) -> None:
         """Have a failed run go on. Its secrets went with its end, so they come anew, as with a submission."""
@@ -162,9 +188,12 @@ class RunSubmitter:
         rows = [(by, "runs", {"code": error.code.value.partition("/")[2]}) for error in errors]
         await self._database.transact(record_each, "run.refused", rows, self._clock.now_ms())
 
-    async def _ready(self, by: Principal, given: RunSubmission, key: str | None) -> _Ready:
+    async def _ready(
+        self, by: Principal, given: RunSubmission, key: str | None, templates: dict[str, StoredTemplate]
+    ) -> _Ready:
+        """`templates` are those that were found for others of its batch."""
         check_names(given)
-        template, spec = await self._spec(by.workspace, given)
+        template, spec = await self._spec(by.workspace, given, templates)
         entry = await self._entry(spec.agent)
         if template is not None or given.variables:
             check_names(spec)  # once more: it holds by now what was not looked at
@@ -208,7 +237,9 @@ class RunSubmitter:
     async def _entry(self, name: str) -> CatalogueEntry:
         return _known().get(name) or await self._find_agent(name)
 
-    async def _spec(self, workspace: str, given: RunSubmission) -> tuple[StoredTemplate | None, RunSpec]:
+    async def _spec(
+        self, workspace: str, given: RunSubmission, templates: dict[str, StoredTemplate]
+    ) -> tuple[StoredTemplate | None, RunSpec]:
         if given.template is None:
             return None, filled(inline_spec(given), given.variables)
         own = [name for name in RunSubmission.__struct_fields__ if name not in _BESIDE_TEMPLATE]
@@ -216,7 +247,10 @@ class RunSubmitter:
             raise InvalidParams(
                 f"cannot make a run of a template and of {', '.join(doubled)}; leave out one or the other"
             )
-        template = await find_template(self._database, self._content, workspace, given.template)
+        template = templates.get(given.template)
+        if template is None:
+            template = await find_template(self._database, self._content, workspace, given.template)
+            templates[given.template] = template
         spec = filled(template.spec, given.variables, whole=True)
         if given.cleanup is not None:
             spec = msgspec.structs.replace(spec, cleanup=given.cleanup)
@@ -275,7 +309,9 @@ def _add_each(
     notice = notice_of(seen["at"] if seen else None, now_ms=now_ms)
     views = {each.run.id: view_of_new(each.run, notice, now_ms=now_ms) for each in fresh}
     return [
-        replace(each, view=views[each.run_id]) if isinstance(each, Submitted) and each.created else each
+        Submitted(each.run_id, created=True, view=views[each.run_id])
+        if isinstance(each, Submitted) and each.created
+        else each
         for each in outcomes
     ]
 

@@ -62,9 +62,14 @@ def _said(value: object) -> object:
     if isinstance(value, msgspec.Struct):
         value = msgspec.to_builtins(value)
     if isinstance(value, dict):
-        members = ((name, _said(each) if isinstance(each, _NESTED) else each) for name, each in value.items())
-        return {name: each for name, each in members if _is_said(each)}
-    return [_said(each) for each in value] if isinstance(value, list | tuple) else value
+        found = {}
+        for name, each in value.items():
+            if _is_said(said := _said(each) if isinstance(each, _NESTED) else each):
+                found[name] = said
+        return found
+    if isinstance(value, list | tuple):
+        return [_said(each) if isinstance(each, _NESTED) else each for each in value]
+    return value
 
 
 def _said_of_spec(spec: RunSpec) -> dict[str, object]:
@@ -72,8 +77,8 @@ def _said_of_spec(spec: RunSpec) -> dict[str, object]:
     for member, name, default, said in _spec_members():
         each = getattr(spec, member)
         if each is not default:
-            said = _said(each) if isinstance(each, _NESTED) else each
-        if _is_said(said):
+            said = _said(each) if each and isinstance(each, _NESTED) else each
+        if said is not None and _is_said(said):
             found[name] = said
     return found
 

@@ -50,6 +50,11 @@ logger = logging.getLogger("legation.server")
 # commit. It must be shorter than a turn of the loop beside a busy agent: uvloop lets go of the interpreter between two
 # turns and takes it again before the thread wakes, which then begins to count anew.
 SWITCH_S: Final = 0.0002
+GARBAGE: Final = (
+    10_000,
+    10,
+    10,
+)  # new objects between two looks for garbage: after 700, as usual, looks are a fifteenth of a busy server
 OPEN_TO_ALL: Final = (
     "--no-token: whoever reaches %s runs agents and has the files of the allowed folders, without a credential. Approvals, "
     "grants, tokens and trust need one while agents run; but over /v1/acp a client answers what its own connection was "
@@ -151,6 +156,7 @@ async def _serve(
                 # What is there now stays to the end: to look through it for garbage would hold the loop for
                 # some tens of milliseconds, whenever an agent's input has made enough of other things.
                 gc.freeze()
+                gc.set_threshold(*GARBAGE)
                 start.announce(here)
                 # Told first: whoever waits for the line that it listens has read it by then.
                 if start.no_token:

@@ -83,7 +83,7 @@ def record(
     of the process's a person did it. A change that is no row of this database names its `row_id` beforehand, and is
     recorded once, however often it is tried."""
     write = _SQL.record if row_id is None else _SQL.record_once
-    row = _row(principal, action, target, details, now_ms)
+    (row,) = _rows(action, [(principal, target, details)], now_ms)
     yield write(**{**row, "id": row_id or row["id"]})
 
 
@@ -98,24 +98,40 @@ def records_insertion(
     action: Change, changes: Sequence[tuple[Principal, str, Mapping[str, Detail]]], now_ms: int
 ) -> Statement:
     """The same as a part of the statement that makes the changes."""
-    rows = [_row(principal, action, target, details, now_ms) for principal, target, details in changes]
-    return _SQL.each("record", rows)
+    return _SQL.each("record", _rows(action, changes, now_ms))
 
 
-def _row(
-    principal: Principal, action: Change, target: str, details: Mapping[str, Detail], now_ms: int
-) -> dict[str, Value]:
+def _rows(
+    action: Change, changes: Sequence[tuple[Principal, str, Mapping[str, Detail]]], now_ms: int
+) -> list[dict[str, Value]]:
     if action not in _CHANGES:
         raise InternalError("cannot record a change that audit.py does not list; add it there")
+    what = f"the target of {action}"
+    rows: list[dict[str, Value]] = []
+    actor: Principal | None = None
+    shared: dict[str, Value] = {}
+    for principal, target, details in changes:
+        if principal is not actor:  # mostly one has made all of them
+            actor, shared = principal, _of_actor(principal, action, now_ms)
+        said = details if principal.via is None else {**details, "via": principal.via}
+        rows.append(
+            {
+                **shared,
+                "id": new_id("aud", now_ms=now_ms),
+                "target": must_be_plain(target, what),
+                "details": _encode(action, said),
+            }
+        )
+    return rows
+
+
+def _of_actor(principal: Principal, action: Change, now_ms: int) -> dict[str, Value]:
     return {
-        "id": new_id("aud", now_ms=now_ms),
         "workspace": principal.workspace,
         "at": now_ms,
         "actor_kind": must_be_plain(principal.kind, "an actor's kind in the audit log"),
         "actor": must_be_plain(principal.id, "an actor in the audit log"),
         "action": action,
-        "target": must_be_plain(target, f"the target of {action}"),
-        "details": _encode(action, details if principal.via is None else {**details, "via": principal.via}),
     }
 
 

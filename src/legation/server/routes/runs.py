@@ -43,7 +43,7 @@ from legation.wire.api.sessions import Name
 from legation.wire.api.shape import Page
 
 if TYPE_CHECKING:
-    from legation.runs.submit import RunSubmitter
+    from legation.runs.submit import Submitted
     from legation.store.audit import Change
     from legation.store.database.transaction import Transaction
 
@@ -105,7 +105,8 @@ async def submit_runs(call: Call, body: RunBatch) -> RunsBatched:
     They are answered in their order, each with the run or with the problem that it would have had alone."""
     submitter = call.services.runs
     await _limit(call, len(body.runs))
-    fates = await asyncio.gather(*(_submit_one(call, submitter, raw) for raw in body.runs))
+    submitted = await submitter.submit_each(call.principal, [_read(raw) for raw in body.runs])
+    fates = [await _batched(call, each) for each in submitted]
     if refused := [fate for fate in fates if isinstance(fate, LegationError)]:
         await submitter.refuse(call.principal, refused)
     return RunsBatched(
@@ -115,14 +116,22 @@ async def submit_runs(call: Call, body: RunBatch) -> RunsBatched:
     )
 
 
-async def _submit_one(call: Call, submitter: RunSubmitter, raw: msgspec.Raw) -> BatchedRun | LegationError:
+async def _batched(call: Call, done: Submitted | LegationError) -> BatchedRun | LegationError:
+    if isinstance(done, LegationError):
+        return done
     try:
-        given = _submission.decode(bytes(raw))
-        assert isinstance(given, RunSubmission)
-        done = await submitter.submit(call.principal, given)
         return BatchedRun(run=done.view or await _shown(call, done.run_id), created=done.created)
     except LegationError as error:
         return error
+
+
+def _read(raw: msgspec.Raw) -> RunSubmission | LegationError:
+    try:
+        given = _submission.decode(bytes(raw))
+    except LegationError as error:
+        return error
+    assert isinstance(given, RunSubmission)
+    return given
 
 
 async def _limit(call: Call, count: int) -> None:
