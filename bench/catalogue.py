@@ -119,7 +119,7 @@ BURST_50 = [_rival("flood", side, "50", "2000", "50") for side in SIDES]
 LINE = [_rival("line", side) for side in SIDES]
 WRITTEN_ACP, WRITTEN_SESSIONS = (_rival("written", side, "50000", "200") for side in SIDES[1:])
 # Longer than a burst: processor time is counted in hundredths of a second.
-READERS_ACP, READERS_SESSIONS = (_rival("flood", side, "50", "10000", "50") for side in SIDES[1:])
+READERS_ACP, READERS_SESSIONS = (_rival("flood", side, "50", "60000", "50") for side in SIDES[1:])
 BYTES_UPDATE = "B/update"
 RIVAL_REPLAY = Candidate("legation-replay", "bench.rival", ("replay", "50000", "1000"))
 MEMORY_THEIRS = _rival("memory", "sandbox-agent", "1000")

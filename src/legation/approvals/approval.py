@@ -191,16 +191,18 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         return ApprovalState.EXPIRED if is_over and TRANSITIONS[self.status] else self.status
 
 
-_COLUMNS: Final = tuple(name for name in Approval.__struct_fields__ if name != "reason")
+_COLUMNS: Final = frozenset(name for name in Approval.__struct_fields__ if name != "reason")
 
 
 def read(row: Row) -> Approval:
-    values = {name: row[name] for name in _COLUMNS}
-    values |= {"status": ApprovalState(row["status"]), "injection_risk": bool(row["injection_risk"])}
-    values |= {"editable": bool(row["editable"]), "outlives": bool(row["outlives"])}
-    if row["confidence"] is not None:
-        values["confidence"] = float(row["confidence"])  # SQLite's `returning` gives 1 for 1.0
-    named = row["reviewers"]
+    # By their order: SQLite looks for a column by its name from the first one on.
+    values = {name: value for name, value in zip(row.keys(), row, strict=True) if name in _COLUMNS}
+    values["status"] = ApprovalState(values["status"])
+    for flag in ("injection_risk", "editable", "outlives"):
+        values[flag] = bool(values[flag])
+    if values["confidence"] is not None:
+        values["confidence"] = float(values["confidence"])  # SQLite's `returning` gives 1 for 1.0
+    named = values["reviewers"]
     values["reviewers"] = tuple(msgspec.json.decode(named, type=list[str])) if named else ()
     return Approval(**values)
 

@@ -60,7 +60,7 @@ GROUP_BYTES = 512 * 1024  # of its events: what would be more is a commit of its
 # Of a flood, whose operations are this long on average, the next commit waits for this part of a group or this long: each writes some
 # of SQLite's units anew, whatever it holds.
 FLOOD_BYTES = 8 * 1024
-FLOOD_SHARE = GROUP_BYTES // 2
+FLOOD_SHARE = GROUP_BYTES * 3 // 4
 FLOOD_PAUSE = 0.004  # seconds; its neighbours' time
 MAX_GROUP = 512  # ops in one transaction
 RETRY_FIRST = 0.05  # seconds to the next try after a failed commit: the disk's time, not the agent's

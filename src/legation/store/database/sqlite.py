@@ -177,6 +177,9 @@ class SqliteDatabase:
 
     def _connect(self) -> sqlite3.Connection:
         connection = connect(self.path)
+        # What a statement may have to take back: with many indices it is more than SQLite keeps in memory by itself, and a
+        # file for it is two thirds of an answer's time. It had rows of ours in it, too.
+        connection.execute("pragma temp_store = memory")
         self._connections.append(connection)
         connection.row_factory = sqlite3.Row
         return connection
