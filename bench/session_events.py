@@ -79,6 +79,7 @@ class Readers:
         self.lines: list[float] = []  # milliseconds
         self.times_lines = False
         self._behind: set[Reader] = set()
+        self._odd: list[str] = []  # readers of which a number was missing, or came twice
         self._done = asyncio.Event()
 
     def line(self, data: bytes) -> None:
@@ -87,6 +88,8 @@ class Readers:
             self.lines.append((time.monotonic_ns() - int(sent[: sent.index(b'"')])) / 1e6)
 
     def reached(self, reader: Reader) -> None:
+        if reader in self._behind and reader.count != reader.seq:
+            self._odd.append(f"{reader.count} events up to number {reader.seq}")
         self._behind.discard(reader)
         if not self._behind:
             self._done.set()
@@ -103,10 +106,10 @@ class Readers:
             async with asyncio.timeout(LIMIT):
                 await self._done.wait()
 
-    def must_have(self, events: int) -> None:
-        found = {reader.count for reader in self.all}
-        if found != {events}:
-            raise RuntimeError(f"readers have {sorted(found)[:5]} of {events} events")
+    def must_have_all(self) -> None:
+        """There may be more events than were published: a message of eight megabytes goes on in another item."""
+        if self._odd:
+            raise RuntimeError(f"readers have {', '.join(self._odd[:5])}")
 
 
 class Server:
@@ -150,7 +153,7 @@ async def live(how: str, count: int, events: int, size: int, folder: Path) -> Sa
         await readers.until(BEFORE + WARM_UP + events)
         wall = time.perf_counter() - began
         cpu = server.ask("cpu") - cpu
-        readers.must_have(BEFORE + WARM_UP + events)
+        readers.must_have_all()
     return Spent(wall, cpu).per_event(count * events) | {"CPU s": cpu}
 
 
@@ -165,7 +168,7 @@ async def line(folder: Path) -> Sample:
         server.tell(f"paced {LINES} {PAUSE}")
         await readers.until(BEFORE + WARM_UP + LINES)
         commit = server.ask("commit")
-        readers.must_have(BEFORE + WARM_UP + LINES)
+        readers.must_have_all()
     whole = statistics.median(readers.lines)
     return {"line ms": whole, "commit ms": commit, "added ms": whole - commit}
 
