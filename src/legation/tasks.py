@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 _P = ParamSpec("_P")
 _K = TypeVar("_K")
@@ -65,6 +65,7 @@ class Groups(Generic[_K, _V, _T]):
         self._at_once = at_once
         self._lines: dict[_K, list[tuple[_V, asyncio.Future[_T]]]] = {}  # of those that are being served
         self._serving: dict[_K, int] = {}  # by how many at once
+        self._beginning: dict[_K, int] = {}  # of these, those that have taken no group yet
         self._tasks = TaskSet(name)
 
     async def add(self, key: _K, value: _V, limit: float | None = None) -> _T:
@@ -93,19 +94,17 @@ class Groups(Generic[_K, _V, _T]):
         mine: list[tuple[_V, asyncio.Future[_T]]] = [(value, loop.create_future()) for value in values]
         line = self._line_with(key, mine)
         try:
-            # One by one: most are done when it is their turn, and to wait by `asyncio.gather` costs more than all else here.
-            found: list[_T | Exception] = []
             for _, done in mine:
-                try:
-                    found.append(await done)
-                except Exception as error:  # noqa: BLE001 - told to whoever waits for it
-                    found.append(error)
-            return found
+                # One by one: most are done when it is their turn, and to wait for all at once costs more than all else here.
+                if not done.done():
+                    await asyncio.wait([done])
         except asyncio.CancelledError:
             for _, done in mine:
                 done.cancel()
             line[:] = [each for each in line if not each[1].cancelled()]
             raise
+        # None is raised here: an error that is kept, and keeps this frame, would keep all the values until garbage is looked for.
+        return [cast(Exception | None, done.exception()) or done.result() for _, done in mine]
 
     def _line_with(
         self, key: _K, more: list[tuple[_V, asyncio.Future[_T]]]
@@ -113,9 +112,13 @@ class Groups(Generic[_K, _V, _T]):
         line = self._lines.setdefault(key, [])
         line += more
         serving = self._serving.get(key, 0)
-        while serving == 0 or (serving < self._at_once and len(line) > serving * self._most):
-            serving += 1
+        waiting = len(line) - self._most * self._beginning.get(
+            key, 0
+        )  # behind the groups that begin in a moment
+        while serving == 0 or (serving < self._at_once and waiting >= self._most):
+            serving, waiting = serving + 1, waiting - self._most
             self._serving[key] = serving
+            self._beginning[key] = self._beginning.get(key, 0) + 1
             self._tasks.start(self._run(key, line))
         return line
 
@@ -126,6 +129,7 @@ class Groups(Generic[_K, _V, _T]):
             mine[1].set_exception(TimeoutError())
 
     async def _run(self, key: _K, line: list[tuple[_V, asyncio.Future[_T]]]) -> None:
+        self._beginning[key] -= 1
         while line:
             group, line[:] = line[: self._most], line[self._most :]
             results: Sequence[_T | Exception]
@@ -142,7 +146,7 @@ class Groups(Generic[_K, _V, _T]):
                     done.set_result(result)
         self._serving[key] -= 1
         if not self._serving[key]:
-            del self._lines[key], self._serving[key]
+            del self._lines[key], self._serving[key], self._beginning[key]
 
 
 class UnderWay:

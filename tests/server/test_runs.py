@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 from tests.server.rig import BOTH, Rig, open_rig
 
 from legation.runs.run import SUBMISSION, find_run
-from legation.wire.api.runs import RunSpec
+from legation.runs.submit import _Ready
+from legation.wire.api.runs import RunSpec, RunSubmission
 
 pytestmark = pytest.mark.heavy
 
@@ -305,6 +307,32 @@ async def test_a_batch_takes_each_by_itself(rig: Rig) -> None:
     assert await count(rig, "run") == 1096
     too_many = {"runs": [INLINE] * 1001}
     assert (await rig.client.post("/v1/runs:batch", json=too_many, headers=headers)).status_code == 400
+
+
+async def test_of_a_key_in_a_batch_the_first_wins_however_far_apart_they_are(rig: Rig) -> None:
+    headers = await credentials(rig)
+    firsts = [{**INLINE, "idempotencyKey": f"key-{number}"} for number in range(150)]
+    others = [{**each, "prompt": "other"} for each in reversed(firsts)]
+    answer = await rig.client.post("/v1/runs:batch", json={"runs": [*firsts, *others]}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    results = answer.json()["results"]
+    assert all(each["created"] for each in results[:150])
+    assert [each["problem"]["status"] for each in results[150:]] == [409] * 150
+    assert await count(rig, "run") == 150
+
+
+async def test_of_a_batch_with_one_that_is_refused_nothing_is_left_in_memory(rig: Rig) -> None:
+    headers = await credentials(rig)
+    runs = [{"agent": "claude", "prompt": "no key"}, {**INLINE, "template": "tpl_unknown"}, INLINE]
+    gc.collect()
+    gc.disable()
+    try:
+        assert (
+            await rig.client.post("/v1/runs:batch", json={"runs": runs}, headers=headers)
+        ).status_code == 200
+        assert [each for each in gc.get_objects() if type(each) in (RunSubmission, _Ready)] == []
+    finally:
+        gc.enable()
 
 
 async def test_a_template_is_its_hash_and_fills_its_variables(rig: Rig) -> None:

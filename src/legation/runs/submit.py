@@ -14,7 +14,7 @@ import hashlib
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
@@ -101,6 +101,8 @@ PROVIDERS: Final[Mapping[str, str]] = {
 }
 
 FindAgent: TypeAlias = Callable[[str], Awaitable[CatalogueEntry]]
+_Templates: TypeAlias = dict[str, StoredTemplate | NotFound]
+"""By what a batch calls them, those that were looked for."""
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -152,7 +154,7 @@ class RunSubmitter:
         self, by: Principal, given: Sequence[RunSubmission | LegationError]
     ) -> list[Submitted | LegationError]:
         """Keep many; of each what became of it. What could not be read is an error already."""
-        templates: dict[str, StoredTemplate] = {}
+        templates: _Templates = {}
         fates: list[_Ready | Submitted | LegationError] = []
         for number, each in enumerate(given, 1):
             try:
@@ -160,17 +162,27 @@ class RunSubmitter:
                     each if isinstance(each, LegationError) else await self._ready(by, each, None, templates)
                 )
             except LegationError as error:
-                fates.append(error)
+                fates.append(error.with_traceback(None))  # which would keep all of the batch
             if number % READY_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        added = iter(
-            await self._groups.add_each(by.workspace, [each for each in fates if isinstance(each, _Ready)])
-        )
-        found = [next(added) if isinstance(each, _Ready) else each for each in fates]
-        for fate in found:
-            if not isinstance(fate, Submitted | LegationError):
-                raise fate
-        return cast(list[Submitted | LegationError], found)
+        # One that repeats the key of another comes behind it: two groups are kept at once.
+        ready, again, keys = list[_Ready](), list[_Ready](), set[str]()
+        for fate in fates:
+            if isinstance(fate, _Ready):
+                key = fate.run.idempotency_key
+                (again if key in keys else ready).append(fate)
+                keys |= set() if key is None else {key}
+        kept: dict[str, Submitted | Exception] = {}
+        for some in (ready, again):
+            added = await self._groups.add_each(by.workspace, some)
+            kept |= {each.run.id: fate for each, fate in zip(some, added, strict=True)}
+        found: list[Submitted | LegationError] = []
+        for fate in fates:
+            outcome = kept[fate.run.id] if isinstance(fate, _Ready) else fate
+            if not isinstance(outcome, Submitted | LegationError):
+                raise outcome
+            found.append(outcome)
+        return found
 
     async def resume(self, by: Principal, run: Run, secrets: RunSecrets | None) -> None:
         """Have a failed run go on. Its secrets went with its end, so they come anew, as with a submission."""
@@ -189,7 +201,7 @@ class RunSubmitter:
         await self._database.transact(record_each, "run.refused", rows, self._clock.now_ms())
 
     async def _ready(
-        self, by: Principal, given: RunSubmission, key: str | None, templates: dict[str, StoredTemplate]
+        self, by: Principal, given: RunSubmission, key: str | None, templates: _Templates
     ) -> _Ready:
         """`templates` are those that were found for others of its batch."""
         check_names(given)
@@ -238,7 +250,7 @@ class RunSubmitter:
         return _known().get(name) or await self._find_agent(name)
 
     async def _spec(
-        self, workspace: str, given: RunSubmission, templates: dict[str, StoredTemplate]
+        self, workspace: str, given: RunSubmission, templates: _Templates
     ) -> tuple[StoredTemplate | None, RunSpec]:
         if given.template is None:
             return None, filled(inline_spec(given), given.variables)
@@ -247,10 +259,15 @@ class RunSubmitter:
             raise InvalidParams(
                 f"cannot make a run of a template and of {', '.join(doubled)}; leave out one or the other"
             )
-        template = templates.get(given.template)
-        if template is None:
-            template = await find_template(self._database, self._content, workspace, given.template)
-            templates[given.template] = template
+        if given.template not in templates:
+            try:
+                found = await find_template(self._database, self._content, workspace, given.template)
+                templates[given.template] = found
+            except NotFound as error:
+                templates[given.template] = error.with_traceback(None)
+        template = templates[given.template]
+        if isinstance(template, NotFound):
+            raise template
         spec = filled(template.spec, given.variables, whole=True)
         if given.cleanup is not None:
             spec = msgspec.structs.replace(spec, cleanup=given.cleanup)
