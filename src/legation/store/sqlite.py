@@ -267,6 +267,7 @@ class SqliteBackend:
 
     def _connect(self) -> sqlite3.Connection:
         connection = connect(self._path, DISK_PAGE)
+        connection.execute("pragma temp_store = memory")  # what a statement may take back, in no file
         self._connections.append(connection)
         return connection
 
@@ -320,11 +321,15 @@ class SqliteBackend:
         if len(appends) + len(checkpoints) == len(ops):
             pages = [page for op in appends for page in self._pages(op)]
             if len(pages) <= AT_ONCE:
-                # Each is a transaction by itself, and events come first. In one of several SQLite writes what it may have to take back
-                # of each into a file, which is as long as the events are.
+                # Together: of a checkpoint by itself all units that it touches are written anew. Without one each insertion is its own
+                # transaction, of which nothing need be taken back.
+                if checkpoints:
+                    run("begin immediate")
                 self._insert(pages)
                 for each in checkpoints:
                     self._apply(each)
+                if checkpoints:
+                    run("commit")
                 return
             self._heads.clear()  # nothing of them is stored yet
         run("begin immediate")

@@ -149,7 +149,7 @@ class ProjectedSource(DerivedSource):
             self._replaced()
         if self._tip is None or not self._feed_until_above(seq) or seq < self._before_tail:
             return None
-        return list[Event](self._tail[bisect_right(self._tail, seq, key=_seq) :])
+        return cast(list[Event], self._tail[bisect_right(self._tail, seq, key=_seq) :])
 
     async def read_older(self, after: int) -> list[Event]:
         wanted = WantedRows(after, self._stream.visible, rows=BEYOND, room=AT_ONCE)
@@ -218,9 +218,11 @@ class ProjectedSource(DerivedSource):
 
     def _trim(self) -> None:
         # Before it grows, so that those who were woken for what came last still find it.
-        tail, count, left = self._tail, 0, self._tail_bytes
-        for each in tail:  # only what goes is looked at
-            if len(tail) - count <= TAIL_ROWS // 2 and left <= TAIL_BYTES // 2:
+        tail = self._tail
+        count = max(0, len(tail) - TAIL_ROWS // 2)
+        left = self._tail_bytes - sum([len(each.raw) + len(each.native) for each in tail[:count]])
+        for each in tail[count:]:  # only what goes is looked at
+            if left <= TAIL_BYTES // 2:
                 break
             count += 1
             left -= len(each.raw) + len(each.native)
