@@ -317,19 +317,12 @@ class SqliteBackend:
     def _commit(self, ops: Sequence[Op]) -> None:
         run = self._writer.execute
         appends = [op for op in ops if isinstance(op, Append)]
-        checkpoints = [op for op in ops if isinstance(op, KeepCheckpoint)]
-        if len(appends) + len(checkpoints) == len(ops):
+        if len(appends) == len(ops):
             pages = [page for op in appends for page in self._pages(op)]
             if len(pages) <= AT_ONCE:
-                # Together: of a checkpoint by itself all units that it touches are written anew. Without one each insertion is its own
-                # transaction, of which nothing need be taken back.
-                if checkpoints:
-                    run("begin immediate")
-                self._insert(pages)
-                for each in checkpoints:
-                    self._apply(each)
-                if checkpoints:
-                    run("commit")
+                self._insert(
+                    pages
+                )  # one statement, a transaction by itself, of which nothing need be taken back
                 return
             self._heads.clear()  # nothing of them is stored yet
         run("begin immediate")
