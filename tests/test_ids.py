@@ -1,5 +1,6 @@
-import os
 import re
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -7,6 +8,17 @@ import pytest
 from legation.clock import new_id
 
 MOMENT = 1_700_000_000_000
+LIMIT = 60.0  # seconds for a program to start and end, on a busy machine
+# One id, and then ten of each process.
+FORKS = """
+import os, sys
+from legation.clock import new_id
+new_id("ses", now_ms=int(sys.argv[1]))
+child = os.fork()
+print(*[new_id("ses", now_ms=int(sys.argv[2])) for _ in range(10)], flush=True)
+if child:
+    assert os.waitpid(child, 0) == (child, 0)
+"""
 
 
 def test_an_id_is_its_prefix_and_26_letters_of_crockford() -> None:
@@ -42,18 +54,9 @@ def test_threads_never_get_the_same_id() -> None:
 
 @pytest.mark.parametrize("later", [0, 1], ids=["in the same millisecond", "in the next one"])
 def test_forked_processes_do_not_make_the_same_ids(later: int) -> None:
-    def made() -> list[str]:
-        return [new_id("ses", now_ms=MOMENT + later) for _ in range(10)]
-
-    new_id("ses", now_ms=MOMENT)
-    told, telling = os.pipe()
-    if (child := os.fork()) == 0:
-        os.write(telling, " ".join(made()).encode())
-        os._exit(0)
-    parent = made()
-    assert os.waitpid(child, 0) == (child, 0)
-    its = os.read(told, 4096).decode().split()
-    os.close(told)
-    os.close(telling)
-    assert len(its) == 10
-    assert not set(parent) & set(its)
+    # In a program of its own, which has no threads that a fork would leave behind.
+    argv = [sys.executable, "-c", FORKS, str(MOMENT), str(MOMENT + later)]
+    done = subprocess.run(argv, env={}, capture_output=True, text=True, timeout=LIMIT, check=True)
+    made = done.stdout.split()
+    assert len(made) == 20
+    assert len(set(made)) == 20

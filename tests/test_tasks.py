@@ -1,6 +1,7 @@
 import asyncio
 import gc
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -192,16 +193,22 @@ async def test_a_thread_gives_its_result_or_its_error() -> None:
         await in_thread(divmod, 7, 0)
 
 
-async def test_what_comes_while_a_group_is_under_way_is_the_next_group() -> None:
-    groups: list[list[int]] = []
-    go = asyncio.Event()
+def evens(
+    groups: list[list[int]], go: asyncio.Event
+) -> Callable[[str, list[int]], Awaitable[list[int | Exception]]]:
+    """Serve what is even, when it may, and note the groups."""
 
     async def serve(_key: str, values: list[int]) -> list[int | Exception]:
         groups.append(values)
         await go.wait()
         return [ValueError("odd") if value % 2 else value * 10 for value in values]
 
-    together = Groups("test", serve, most=3)
+    return serve
+
+
+async def test_what_comes_while_a_group_is_under_way_is_the_next_group() -> None:
+    groups, go = list[list[int]](), asyncio.Event()
+    together = Groups("test", evens(groups, go), most=3)
     adding = [asyncio.create_task(together.add("k", number)) for number in range(4)]
     async with asyncio.timeout(LIMIT):
         while not groups:
@@ -239,7 +246,7 @@ async def test_a_full_group_does_not_wait_for_the_one_before_it() -> None:
             await asyncio.sleep(0)
         for _ in range(5):
             await asyncio.sleep(0)
-        # The second began when it was full and more were there; what is behind it waits, though a group of it would be full.
+        # The second began when it was full; what is behind it waits, though a group of it would be full.
         assert begun == [[0], [1, 2]]
         go.set()
         assert await asyncio.gather(*adding) == [0, 1, 2, 3, 4, 5]
@@ -247,18 +254,9 @@ async def test_a_full_group_does_not_wait_for_the_one_before_it() -> None:
     assert begun == [[0], [1, 2], [3, 4], [5], [6]]
 
 
-async def test_many_that_are_added_at_once_have_their_own_results_and_those_of_a_caller_that_has_gone_are_in_no_group() -> (
-    None
-):
-    groups: list[list[int]] = []
-    go = asyncio.Event()
-
-    async def serve(_key: str, values: list[int]) -> list[int | Exception]:
-        groups.append(values)
-        await go.wait()
-        return [ValueError("odd") if value % 2 else value * 10 for value in values]
-
-    together = Groups("test", serve, most=2)
+async def test_many_added_at_once_have_their_own_results_and_a_caller_that_has_gone_is_in_no_group() -> None:
+    groups, go = list[list[int]](), asyncio.Event()
+    together = Groups("test", evens(groups, go), most=2)
     assert await together.add_each("k", []) == []
     first = asyncio.create_task(together.add_each("k", [0, 1, 2]))
     gone = asyncio.create_task(together.add_each("k", [4, 5]))

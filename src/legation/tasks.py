@@ -46,6 +46,13 @@ class TaskSet:
         await self.settle()
 
 
+class _WaitingLine(list[tuple[_V, "asyncio.Future[_T]"]], Generic[_V, _T]):
+    """Values of a key that wait for a group."""
+
+    serving = 0  # groups of it that are under way
+    beginning = 0  # of these, those that take their values in a moment
+
+
 class Groups(Generic[_K, _V, _T]):
     """Work that goes together: whatever comes for a key while its last group is under way is the next group.
 
@@ -63,9 +70,7 @@ class Groups(Generic[_K, _V, _T]):
         self._serve = serve
         self._most = most
         self._at_once = at_once
-        self._lines: dict[_K, list[tuple[_V, asyncio.Future[_T]]]] = {}  # of those that are being served
-        self._serving: dict[_K, int] = {}  # by how many at once
-        self._beginning: dict[_K, int] = {}  # of these, those that have taken no group yet
+        self._lines: dict[_K, _WaitingLine[_V, _T]] = {}  # of those that are being served
         self._tasks = TaskSet(name)
 
     async def add(self, key: _K, value: _V, limit: float | None = None) -> _T:
@@ -106,19 +111,14 @@ class Groups(Generic[_K, _V, _T]):
         # None is raised here: an error that is kept, and keeps this frame, would keep all the values until garbage is looked for.
         return [cast(Exception | None, done.exception()) or done.result() for _, done in mine]
 
-    def _line_with(
-        self, key: _K, more: list[tuple[_V, asyncio.Future[_T]]]
-    ) -> list[tuple[_V, asyncio.Future[_T]]]:
-        line = self._lines.setdefault(key, [])
+    def _line_with(self, key: _K, more: list[tuple[_V, asyncio.Future[_T]]]) -> _WaitingLine[_V, _T]:
+        line = self._lines.setdefault(key, _WaitingLine())
         line += more
-        serving = self._serving.get(key, 0)
-        waiting = len(line) - self._most * self._beginning.get(
-            key, 0
-        )  # behind the groups that begin in a moment
-        while serving == 0 or (serving < self._at_once and waiting >= self._most):
-            serving, waiting = serving + 1, waiting - self._most
-            self._serving[key] = serving
-            self._beginning[key] = self._beginning.get(key, 0) + 1
+        while line.serving == 0 or (
+            line.serving < self._at_once and len(line) >= (line.beginning + 1) * self._most
+        ):
+            line.serving += 1
+            line.beginning += 1
             self._tasks.start(self._run(key, line))
         return line
 
@@ -128,8 +128,8 @@ class Groups(Generic[_K, _V, _T]):
             line.remove(mine)
             mine[1].set_exception(TimeoutError())
 
-    async def _run(self, key: _K, line: list[tuple[_V, asyncio.Future[_T]]]) -> None:
-        self._beginning[key] -= 1
+    async def _run(self, key: _K, line: _WaitingLine[_V, _T]) -> None:
+        line.beginning -= 1
         while line:
             group, line[:] = line[: self._most], line[self._most :]
             results: Sequence[_T | Exception]
@@ -144,9 +144,9 @@ class Groups(Generic[_K, _V, _T]):
                     done.set_exception(result)
                 else:
                     done.set_result(result)
-        self._serving[key] -= 1
-        if not self._serving[key]:
-            del self._lines[key], self._serving[key], self._beginning[key]
+        line.serving -= 1
+        if not line.serving:
+            del self._lines[key]
 
 
 class UnderWay:

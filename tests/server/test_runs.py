@@ -323,7 +323,11 @@ async def test_of_a_key_in_a_batch_the_first_wins_however_far_apart_they_are(rig
 
 async def test_of_a_batch_with_one_that_is_refused_nothing_is_left_in_memory(rig: Rig) -> None:
     headers = await credentials(rig)
-    runs = [{"agent": "claude", "prompt": "no key"}, {**INLINE, "template": "tpl_unknown"}, INLINE]
+    runs = [
+        {"agent": "claude", "prompt": "no key"},
+        {"template": "tpl_unknown"},
+        INLINE,
+    ]
     gc.collect()
     gc.disable()
     try:

@@ -101,8 +101,6 @@ PROVIDERS: Final[Mapping[str, str]] = {
 }
 
 FindAgent: TypeAlias = Callable[[str], Awaitable[CatalogueEntry]]
-_Templates: TypeAlias = dict[str, StoredTemplate | NotFound]
-"""By what a batch calls them, those that were looked for."""
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -154,7 +152,7 @@ class RunSubmitter:
         self, by: Principal, given: Sequence[RunSubmission | LegationError]
     ) -> list[Submitted | LegationError]:
         """Keep many; of each what became of it. What could not be read is an error already."""
-        templates: _Templates = {}
+        templates: dict[str, StoredTemplate] = {}
         fates: list[_Ready | Submitted | LegationError] = []
         for number, each in enumerate(given, 1):
             try:
@@ -201,7 +199,7 @@ class RunSubmitter:
         await self._database.transact(record_each, "run.refused", rows, self._clock.now_ms())
 
     async def _ready(
-        self, by: Principal, given: RunSubmission, key: str | None, templates: _Templates
+        self, by: Principal, given: RunSubmission, key: str | None, templates: dict[str, StoredTemplate]
     ) -> _Ready:
         """`templates` are those that were found for others of its batch."""
         check_names(given)
@@ -250,7 +248,7 @@ class RunSubmitter:
         return _known().get(name) or await self._find_agent(name)
 
     async def _spec(
-        self, workspace: str, given: RunSubmission, templates: _Templates
+        self, workspace: str, given: RunSubmission, templates: dict[str, StoredTemplate]
     ) -> tuple[StoredTemplate | None, RunSpec]:
         if given.template is None:
             return None, filled(inline_spec(given), given.variables)
@@ -259,15 +257,10 @@ class RunSubmitter:
             raise InvalidParams(
                 f"cannot make a run of a template and of {', '.join(doubled)}; leave out one or the other"
             )
-        if given.template not in templates:
-            try:
-                found = await find_template(self._database, self._content, workspace, given.template)
-                templates[given.template] = found
-            except NotFound as error:
-                templates[given.template] = error.with_traceback(None)
-        template = templates[given.template]
-        if isinstance(template, NotFound):
-            raise template
+        template = templates.get(given.template)
+        if template is None:
+            template = await find_template(self._database, self._content, workspace, given.template)
+            templates[given.template] = template
         spec = filled(template.spec, given.variables, whole=True)
         if given.cleanup is not None:
             spec = msgspec.structs.replace(spec, cleanup=given.cleanup)
